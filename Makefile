@@ -1,0 +1,37 @@
+# The two commands: `make demo` and `make test`. Each sets up .venv first where it is missing or out of date.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test lint format bench nightly soak clean
+
+demo: $(VENV)/.ready
+	$(BIN)/shardlang run examples/llama/llama.shard --nproc 4
+
+test: $(VENV)/.ready
+	$(BIN)/pytest -m "not nightly"
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m tests.bench
+
+nightly: $(VENV)/.ready
+	$(BIN)/pytest -m nightly --timeout 3600
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(VENV)/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,35 @@
+"""shardlang: says where every tensor of a PyTorch model lives on a device mesh, and makes it so.
+
+``import shardlang as sl`` is light: a name loads the room it lives in when it is first used, and torch with it only
+where torch is needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Diagnostic": "shardlang.diagnostics",
+    "ShardlangError": "shardlang.diagnostics",
+    "plan": "shardlang.api",
+    "load": "shardlang.api",
+    "loads": "shardlang.api",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'shardlang' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,1 @@
+"""Tree to program: names, sizes, patterns, budgets."""

@@ -1,0 +1,30 @@
+"""Diagnostics: one class, one registry of codes, one renderer. Importing this room registers every code."""
+
+from shardlang.diagnostics import (
+    sl01_syntax,
+    sl02_names,
+    sl03_layouts,
+    sl04_plans,
+    sl05_functions,
+    sl06_models,
+    sl07_runtime,
+    sl09_internal,
+)
+from shardlang.diagnostics.diagnostic import REGISTRY, Code, Diagnostic, Fix, Label, ShardlangError
+
+__all__ = [
+    "REGISTRY",
+    "Code",
+    "Diagnostic",
+    "Fix",
+    "Label",
+    "ShardlangError",
+    "sl01_syntax",
+    "sl02_names",
+    "sl03_layouts",
+    "sl04_plans",
+    "sl05_functions",
+    "sl06_models",
+    "sl07_runtime",
+    "sl09_internal",
+]

@@ -1,0 +1,1 @@
+"""What people look at: text tables, SVG and HTML pictures."""

@@ -1,0 +1,1 @@
+"""Running plans: the simulator, ``torch.distributed``, memory, launching."""

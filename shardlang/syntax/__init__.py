@@ -1,0 +1,1 @@
+"""Text to tree and back: grammar, typed tree with spans, parser, formatter."""

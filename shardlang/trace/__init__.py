@@ -1,0 +1,1 @@
+"""Python functions to typed graphs to local programs."""
