@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Each sets up .venv first where it is missing or out of date.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS := 1

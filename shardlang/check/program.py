@@ -38,7 +38,7 @@ class SpecFactor:
 
 @frozen
 class SpecDim:
-    """One dim of a spec: factors, then flat cuts. ``rest`` is ``...``; ``choose`` (``/?``): the planner picks the axis."""
+    """One dim of a spec: factors, then flat cuts. ``rest`` is ``...``; ``choose`` is ``/?``, the planner's choice."""
 
     factors: tuple[SpecFactor, ...]
     flat: tuple[Cut, ...] = ()
