@@ -29,11 +29,15 @@ class Size:
 
 @frozen
 class SpecFactor:
-    """A factor of a dim: its size (``None`` for ``_``) and the axes that cut it, major to minor."""
+    """A factor of a dim: its size (``None`` for ``_``) and the axes that cut it, major to minor.
+
+    ``fallback``: the cuts come from a ``rules`` line with ``else whole``, and are left out where they do not divide.
+    """
 
     size: Size | None
     cuts: tuple[str, ...] = ()
     span: Span | None = None
+    fallback: bool = False
 
 
 @frozen
