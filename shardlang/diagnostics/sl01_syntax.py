@@ -1,3 +1,336 @@
 """Codes SL01: syntax. Each function takes meaning and writes the prose."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from shardlang.diagnostics.diagnostic import Diagnostic, Fix, Label, message
+from shardlang.source import Span
+
+
+def _or(items: Iterable[str]) -> str:
+    """``a, b or c``."""
+    words = list(items)
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _near(word: str, known: Iterable[str]) -> str | None:
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return near[0] if near else None
+
+
+# Texts
+
+
+@message("SL0101", "text too large")
+def too_large(span: Span, size: int, most: int) -> Diagnostic:
+    return Diagnostic(
+        f"the text has {size} bytes and may have {most}",
+        span,
+        notes=("a `.shard` file declares layouts; the tensors themselves live elsewhere",),
+        helps=("split the text into several files",),
+    )
+
+
+@message("SL0102", "not UTF-8")
+def not_utf8(span: Span, byte: int) -> Diagnostic:
+    return Diagnostic(
+        f"byte 0x{byte:02x} is not UTF-8",
+        span,
+        label="not text",
+        helps=("save the file as UTF-8",),
+    )
+
+
+@message("SL0103", "control character")
+def control_character(span: Span, ordinal: int) -> Diagnostic:
+    name = "a NUL character" if ordinal == 0 else f"the control character U+{ordinal:04X}"
+    return Diagnostic(f"{name} in the text", span, helps=("remove it",), fix=Fix(span, ""))
+
+
+@message("SL0104", "byte order mark")
+def byte_order_mark(span: Span) -> Diagnostic:
+    return Diagnostic(
+        "the text begins with a byte order mark", span, helps=("save the file as UTF-8 without one",), fix=Fix(span, "")
+    )
+
+
+@message("SL0105", "nested too deep")
+def too_deep(span: Span, most: int) -> Diagnostic:
+    return Diagnostic(
+        f"brackets are nested more than {most} deep",
+        span,
+        helps=("name parts of the expression with `let`",),
+    )
+
+
+@message("SL0106", "expression too long")
+def too_long(span: Span, most: int) -> Diagnostic:
+    return Diagnostic(
+        f"a size is made of more than {most} parts", span, helps=("name parts of the expression with `let`",)
+    )
+
+
+# Brackets
+
+
+@message("SL0107", "unclosed bracket")
+def unclosed(span: Span, found: str, opener: Span) -> Diagnostic:
+    closer = {"(": ")", "[": "]", "{": "}"}[opener.text]
+    return Diagnostic(
+        f"`{opener.text}` is never closed",
+        opener,
+        label="opened here",
+        labels=(Label(span, f"`{closer}` was due before {found}"),),
+        helps=(f"add `{closer}`",),
+    )
+
+
+@message("SL0108", "closing bracket without an opening one")
+def unopened(span: Span, opener: Span | None) -> Diagnostic:
+    if opener is None:
+        return Diagnostic(f"`{span.text}` closes nothing", span, helps=(f"remove `{span.text}`",))
+    return Diagnostic(
+        f"`{span.text}` does not close `{opener.text}`",
+        span,
+        labels=(Label(opener, "this is open"),),
+    )
+
+
+# Words and signs
+
+
+@message("SL0109", "unexpected text")
+def unexpected(span: Span, found: str, expected: Iterable[str], keywords: Iterable[str]) -> Diagnostic:
+    near = _near(span.text.lower(), keywords)
+    helps = (f"did you mean `{near}`?",) if near else ()
+    return Diagnostic(f"expected {_or(expected)}, found {found}", span, helps=helps)
+
+
+@message("SL0110", "text ends too early")
+def ended(span: Span, expected: Iterable[str]) -> Diagnostic:
+    return Diagnostic(f"the text ends where {_or(expected)} was expected", span)
+
+
+@message("SL0111", "unknown keyword")
+def unknown_keyword(span: Span, known: Iterable[str], place: str) -> Diagnostic:
+    known = sorted(known)
+    near = _near(span.text.lower(), known)
+    helps = (f"did you mean `{near}`?",) if near else ()
+    fix = Fix(span, near) if near else None
+    return Diagnostic(
+        f"`{span.text}` begins no {place}",
+        span,
+        notes=(f"{'an' if place[0] in 'aeiou' else 'a'} {place} begins with {_or(f'`{k}`' for k in known)}",),
+        helps=helps,
+        fix=fix,
+    )
+
+
+@message("SL0112", "`=` in place of `:`")
+def equals_for_colon(span: Span, name: str) -> Diagnostic:
+    return Diagnostic(
+        f"`=` follows `{name}` where `:` belongs",
+        span,
+        notes=("an axis is `name:size`, a tensor `name: spec`; only `let`, `link`, `mesh` and `split` take `=`",),
+        helps=("write `:`",),
+        fix=Fix(span, ":"),
+    )
+
+
+@message("SL0113", "comma in a spec")
+def comma_between_dims(span: Span) -> Diagnostic:
+    return Diagnostic(
+        "a comma stands between dims",
+        span,
+        notes=("the dims of a spec are set apart by blanks: `[b s d]`",),
+        helps=("remove the comma",),
+        fix=Fix(span, ""),
+    )
+
+
+@message("SL0114", "spec in another notation")
+def foreign_spec(span: Span, notation: str) -> Diagnostic:
+    return Diagnostic(
+        f"{notation} is no spec of this language",
+        span,
+        notes=('a spec names each dim and its axes: `P("dp", None)` is `[batch/dp seq]`',),
+    )
+
+
+@message("SL0115", "wrong arrow")
+def wrong_arrow(span: Span, right: str, meaning: str) -> Diagnostic:
+    return Diagnostic(
+        f"{meaning} is written `{right}`, found `{span.text}`",
+        span,
+        helps=(f"write `{right}`",),
+        fix=Fix(span, right),
+    )
+
+
+@message("SL0116", "name in quotes")
+def quoted(span: Span) -> Diagnostic:
+    return Diagnostic("a name stands in quotes", span, helps=("remove the quotes",))
+
+
+@message("SL0117", "character of no word")
+def stray_character(span: Span, instead: str | None) -> Diagnostic:
+    character = span.text
+    shown = f"`{character}`" if character.isprintable() else f"the character U+{ord(character):04X}"
+    return Diagnostic(
+        f"{shown} has no meaning here",
+        span,
+        notes=() if character.isascii() else ("names are made of the letters a to z, digits and `_`",),
+        helps=(f"write `{instead}`",) if instead else (),
+        fix=Fix(span, instead) if instead else None,
+    )
+
+
+@message("SL0118", "wrong sign for a comment")
+def wrong_comment(span: Span) -> Diagnostic:
+    return Diagnostic("a comment begins with `#`", span, helps=("write `#`",))
+
+
+# Numbers
+
+
+@message("SL0119", "integer too large")
+def huge_integer(span: Span, most: int) -> Diagnostic:
+    return Diagnostic(f"the integer is larger than {most}", span)
+
+
+@message("SL0120", "malformed number")
+def bad_number(span: Span, reason: str, instead: str | None = None) -> Diagnostic:
+    shown = span.text if len(span.text) <= 40 else span.text[:40] + ".."
+    return Diagnostic(
+        f"`{shown}` is no size: {reason}",
+        span,
+        helps=(f"write `{instead}`",) if instead else (),
+    )
+
+
+@message("SL0121", "malformed quantity")
+def bad_quantity(span: Span, kind: str, units: Iterable[str], unit: str | None = None, note: str = "") -> Diagnostic:
+    units = list(units)
+    near = _near(unit, units) if unit else None
+    folded = {u.lower(): u for u in units}
+    near = folded.get(unit.lower(), near) if unit else near
+    return Diagnostic(
+        f"a {kind} is a number and a unit" if unit is None else f"`{unit}` is no unit of {kind}",
+        span,
+        notes=(*((note,) if note else ()), f"the units of {kind} are {_or(f'`{u}`' for u in units)}"),
+        helps=(f"did you mean `{near}`?",) if near else (),
+    )
+
+
+# Forms that the grammar alone cannot refuse, or not with good words
+
+
+@message("SL0122", "unknown option of `fsdp`")
+def unknown_option(span: Span, known: Iterable[str]) -> Diagnostic:
+    known = list(known)
+    near = _near(span.text, known)
+    return Diagnostic(
+        f"`fsdp` has no option `{span.text}`",
+        span,
+        notes=(f"the options are {_or(f'`{k}`' for k in known)}",),
+        helps=(f"did you mean `{near}`?",) if near else (),
+        fix=Fix(span, near) if near else None,
+    )
+
+
+@message("SL0123", "value of the wrong kind")
+def bad_option_value(span: Span, option: str, wanted: str) -> Diagnostic:
+    return Diagnostic(f"the option `{option}` takes {wanted}, found `{span.text}`", span)
+
+
+@message("SL0124", "option given twice")
+def repeated_option(span: Span, first: Span) -> Diagnostic:
+    return Diagnostic(
+        f"the option `{span.text}` is given twice",
+        span,
+        label="given again here",
+        labels=(Label(first, "first given here"),),
+        helps=("remove one of them",),
+    )
+
+
+@message("SL0125", "factors inside factors")
+def nested_factors(span: Span, opener: Span) -> Diagnostic:
+    return Diagnostic(
+        "factors stand inside factors",
+        span,
+        labels=(Label(opener, "the dim is opened here"),),
+        notes=("a dim is one list of factors, major to minor: `(3 kv/tp k)`",),
+        helps=("write one list",),
+    )
+
+
+@message("SL0126", "`...` out of place")
+def misplaced_rest(span: Span, reason: str) -> Diagnostic:
+    return Diagnostic(
+        f"`...` {reason}",
+        span,
+        notes=("`...` stands for any number of leading dims, none of them split: `[... d/tp]`",),
+    )
+
+
+@message("SL0127", "`/.` or `/?` beside other cuts")
+def misplaced_cut(span: Span, reason: str) -> Diagnostic:
+    return Diagnostic(f"`{span.text}` {reason}", span)
+
+
+@message("SL0128", "arithmetic in a spec")
+def arithmetic_in_spec(span: Span) -> Diagnostic:
+    return Diagnostic(
+        f"`{span.text}` in a spec",
+        span,
+        notes=("the size of a dim is a name, an integer or a product",),
+        helps=("give the size a name: `let half = d//2`, then `[half]`",),
+    )
+
+
+@message("SL0129", "malformed path")
+def bad_path(span: Span, reason: str) -> Diagnostic:
+    return Diagnostic(
+        f"the path is malformed: {reason}",
+        span,
+        notes=("between dots stands a name, `*`, `**`, `{a,b}` or `[0..3]`",),
+    )
+
+
+@message("SL0130", "`?` for the size of a sub-axis")
+def open_part(span: Span) -> Diagnostic:
+    return Diagnostic(
+        "the size of a sub-axis is `?`",
+        span,
+        notes=("only an axis of a `mesh` can take what the launch has left",),
+        helps=("write its size",),
+    )
+
+
+@message("SL0131", "range that runs backwards")
+def backward_range(span: Span) -> Diagnostic:
+    return Diagnostic(f"the range `{span.text}` has nothing in it", span, notes=("both ends are included",))
+
+
+@message("SL0132", "axis of size 0")
+def zero_axis(span: Span, name: str) -> Diagnostic:
+    return Diagnostic(f"axis `{name}` has size 0", span, helps=("give it a size of 1 or more, or `?`",))
+
+
+@message("SL0133", "bandwidth of 0")
+def zero_bandwidth(span: Span) -> Diagnostic:
+    return Diagnostic("a link has a bandwidth of 0", span, helps=("give what one device sends in a second",))
+
+
+@message("SL0134", "`:` in place of `=`")
+def colon_for_equals(span: Span) -> Diagnostic:
+    return Diagnostic(
+        "`:` stands where `=` belongs",
+        span,
+        notes=("`let`, `link`, `mesh` and `split` give a name its meaning with `=`",),
+        helps=("write `=`",),
+        fix=Fix(span, "="),
+    )
