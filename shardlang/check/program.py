@@ -78,6 +78,8 @@ class Fn:
     args: tuple[Arg, ...]
     results: tuple[Arg, ...]
     span: Span
+    many: bool = False
+    """The results are a list, even one of a single tensor."""
 
 
 @frozen
@@ -114,6 +116,7 @@ class CallLine:
     results: tuple[Arg, ...]
     span: Span
     eager: bool = False
+    many: bool = False
 
 
 @frozen
@@ -130,6 +133,8 @@ class FsdpLine:
     reshard: bool | int = True
     prefetch: int = 0
     offload: bool = False
+    over_span: Span | None = None
+    reshard_span: Span | None = None
 
 
 @frozen

@@ -26,13 +26,12 @@ class DimRule:
 
 @frozen
 class Scope:
-    """``seen`` and ``applied`` collect the names of uncut dims that specs have, and the rules that were used."""
+    """``seen`` collects the names of the dims that specs on the mesh have."""
 
     mesh: Mesh
     lets: Mapping[str, int] = field(factory=dict)
     rules: Mapping[str, DimRule] = field(factory=dict)
     seen: set[str] = field(factory=set)
-    applied: set[str] = field(factory=set)
 
 
 def fold(expression: tree.Expr, lets: Mapping[str, int]) -> Size:

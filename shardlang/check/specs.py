@@ -120,8 +120,6 @@ def _tensor(tensor: tree.Tensor | tree.Whole, uses: _Uses) -> TensorSpec:
     dims = [_dim(d, i, uses) for i, d in enumerate(tensor.dims)]
     pending = _pending(tensor.pending, uses) if tensor.pending else ()
     for i, written in enumerate(tensor.dims):
-        if i and isinstance(written, tree.Rest):
-            uses.errors.append(sl03_layouts.rest_not_first(written.span))
         dims[i] = _apply_rules(written, dims[i], i, uses)
     return TensorSpec(tuple(dims), tensor.span, dtype, pending)
 
@@ -190,16 +188,16 @@ def _pending(pending: tree.Pending, uses: _Uses) -> tuple[Pending, ...]:
 
 def _apply_rules(written: tree.SpecDim, dim: SpecDim, index: int, uses: _Uses) -> SpecDim:
     """Gives the factors of a dim that names no axis (and is not held whole by ``/.``) those of its rules."""
-    if isinstance(written, tree.Rest) or written.cuts:
+    if isinstance(written, tree.Rest):
         return dim
     parts = written.factors if isinstance(written, tree.Group) else (written,)
-    if any(p.cuts for p in parts):
+    uses.scope.seen.update(p.size.name for p in parts if isinstance(p.size, tree.Ref))
+    if written.cuts or any(p.cuts for p in parts):
         return dim
     factors = list(dim.factors)
     for i, part in enumerate(parts):
         if not isinstance(part.size, tree.Ref):
             continue
-        uses.scope.seen.add(part.size.name)
         rule = uses.scope.rules.get(part.size.name)
         if rule is not None and _free(rule, part, uses):
             for axis in rule.axes:
@@ -210,7 +208,6 @@ def _apply_rules(written: tree.SpecDim, dim: SpecDim, index: int, uses: _Uses) -
 
 def _free(rule: DimRule, part: tree.Dim, uses: _Uses) -> bool:
     """Are the rule's axes free? Where not, that is an error unless the rule has ``else whole``."""
-    uses.scope.applied.add(rule.dim)
     for axis in rule.axes:
         taken = uses.taken(axis)
         if taken is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from shardlang.check.bind import Operand, bind_all, bound_so_far
 from shardlang.check.program import Size, SpecDim, TensorSpec
@@ -34,7 +34,7 @@ def transition(change: tree.Change, mesh: Mesh, sizes: Mapping[str, int] = {}) -
     """The two layouts of ``A => B`` on a mesh, where every size is known. ``sizes`` are constants, like a ``let``'s.
 
     The dtype is that of the source, else of the target, else f32. Raises ShardlangError: whatever is wrong in a spec,
-    SL0318 for a change of dtype, SL0321, SL0324, SL0327 and SL0328 across ``=>``, SL0305 where a size is not
+    SL0318 for a change of dtype, SL0317, SL0321, SL0324 and SL0325 across ``=>``, SL0305 where a size is not
     determined, SL0302 where an axis does not divide.
     """
     source, target = check_change(change, Scope(mesh, sizes))
@@ -42,8 +42,12 @@ def transition(change: tree.Change, mesh: Mesh, sizes: Mapping[str, int] = {}) -
 
 
 def check_change(change: tree.Change, scope: Scope) -> tuple[TensorSpec, TensorSpec]:
-    """The two specs of ``A => B``. Raises ShardlangError with all that is wrong without knowing any shape."""
+    """The two specs of ``A => B``. Raises ShardlangError with all that is wrong without knowing any shape.
+
+    Both sides are layouts in full: rules for logical dims do not apply to them.
+    """
     errors: list[Diagnostic] = []
+    scope = evolve(scope, rules={})
     source = resolve_spec(change.source, scope, errors, name="the source")
     target = resolve_spec(change.target, scope, errors, name="the target")
     if target.dtype is not None and source.dtype is not None and source.dtype != target.dtype:

@@ -185,7 +185,7 @@ def repeated_rule(span: Span, dim: str, mesh: str, first: Span) -> Diagnostic:
 @message("SL0215", "a rule for a dim that no spec has")
 def unused_rule(span: Span, dim: str, mesh: str, dims: Sequence[str]) -> Diagnostic:
     return Diagnostic(
-        f"no spec on mesh `{mesh}` has an uncut dim `{dim}`",
+        f"no spec on mesh `{mesh}` has a dim `{dim}`",
         span,
         label="matches nothing",
         helps=did_you_mean(dim, dims) or ("remove it from the rule",),

@@ -192,9 +192,16 @@ def split_product(span: Span, axis: str, size: int, product: int) -> Diagnostic:
     )
 
 
-@message("SL0314", "an axis without ranks")
-def empty_axis(span: Span, axis: str) -> Diagnostic:
-    return Diagnostic(f"mesh axis `{axis}` has size 0", span, label="no rank", helps=("an axis has at least one rank",))
+@message("SL0314", "a size that is no multiple of its known factors")
+def size_no_multiple(
+    span: Span, tensor: str, dim: int, actual: int, known: int, bound: Mapping[str, tuple[int, str]]
+) -> Diagnostic:
+    return Diagnostic(
+        f"dim {dim} of `{tensor}` has size {actual}, which `{span.text}` cannot be",
+        span,
+        label=f"no multiple of {known}" if known > 1 else f"{actual} in the tensor",
+        notes=_bound(bound),
+    )
 
 
 @message("SL0315", "a range of ranks that is not the mesh's size")
@@ -217,9 +224,15 @@ def open_axis(span: Span | None, mesh: str, axis: str, purpose: str) -> Diagnost
     )
 
 
-@message("SL0317", "`...` that is not the first dim")
-def rest_not_first(span: Span) -> Diagnostic:
-    return Diagnostic("`...` stands for leading dims, and is not the first here", span, label="not the first dim")
+@message("SL0317", "different sizes across `=>`")
+def sizes_across(span: Span, size: int, first_size: int, first: Span) -> Diagnostic:
+    return Diagnostic(
+        f"a dim has size {first_size} before `=>` and {size} after it",
+        span,
+        label=f"{size} here",
+        labels=(Label(first, f"{first_size} here"),),
+        notes=("a transition never changes the shape",),
+    )
 
 
 @message("SL0318", "a transition that changes the dtype")
@@ -286,39 +299,7 @@ def dims_across(span: Span, source_dims: int, target_dims: int, first: Span) -> 
     )
 
 
-@message("SL0325", "a sub-axis of open size")
-def open_sub_axis(span: Span, axis: str) -> Diagnostic:
-    return Diagnostic(
-        f"sub-axis `{axis}` has size `?`, but only an axis of a mesh takes what the launch has left",
-        span,
-        label="give its size",
-    )
-
-
-@message("SL0326", "a size that is no multiple of its known factors")
-def size_no_multiple(
-    span: Span, tensor: str, dim: int, actual: int, known: int, bound: Mapping[str, tuple[int, str]]
-) -> Diagnostic:
-    return Diagnostic(
-        f"dim {dim} of `{tensor}` has size {actual}, which `{span.text}` cannot be",
-        span,
-        label=f"no multiple of {known}" if known > 1 else f"{actual} in the tensor",
-        notes=_bound(bound),
-    )
-
-
-@message("SL0327", "different sizes across `=>`")
-def sizes_across(span: Span, size: int, first_size: int, first: Span) -> Diagnostic:
-    return Diagnostic(
-        f"a dim has size {first_size} before `=>` and {size} after it",
-        span,
-        label=f"{size} here",
-        labels=(Label(first, f"{first_size} here"),),
-        notes=("a transition never changes the shape",),
-    )
-
-
-@message("SL0328", "sizes across `=>` that cannot be equal")
+@message("SL0325", "sizes across `=>` that cannot be equal")
 def multiples_across(span: Span, first: Span) -> Diagnostic:
     return Diagnostic(
         f"`{first.text}` before `=>` and `{span.text}` after it cannot have one size",
@@ -326,6 +307,16 @@ def multiples_across(span: Span, first: Span) -> Diagnostic:
         label="this dim",
         labels=(Label(first, "and this dim"),),
         notes=("a transition never changes the shape",),
+    )
+
+
+@message("SL0326", "ranks beyond the launch")
+def ranks_beyond(span: Span, mesh: str, last: int, nproc: int) -> Diagnostic:
+    return Diagnostic(
+        f"mesh `{mesh}` is on ranks up to {last}, but the launch has {nproc}",
+        span,
+        label=f"the last rank is {nproc - 1}",
+        helps=(f"launch with `--nproc {last + 1}` or more",),
     )
 
 
