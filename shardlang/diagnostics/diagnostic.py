@@ -83,9 +83,9 @@ class ShardlangError(Exception):
         return tuple(d.code for d in self.diagnostics)
 
     def __str__(self) -> str:
-        from shardlang.diagnostics.render import render
+        from shardlang.diagnostics.render import render_all
 
-        return "\n".join(render(d) for d in self.diagnostics)
+        return render_all(self.diagnostics)
 
 
 @frozen

@@ -15,6 +15,12 @@ def _or(items: Iterable[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
+def _and(items: Iterable[str]) -> str:
+    """``a, b and c``."""
+    words = list(items)
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
 def _near(word: str, known: Iterable[str]) -> str | None:
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return near[0] if near else None
@@ -213,13 +219,13 @@ def bad_number(span: Span, reason: str, instead: str | None = None) -> Diagnosti
 @message("SL0121", "malformed quantity")
 def bad_quantity(span: Span, kind: str, units: Iterable[str], unit: str | None = None, note: str = "") -> Diagnostic:
     units = list(units)
-    near = _near(unit, units) if unit else None
     folded = {u.lower(): u for u in units}
-    near = folded.get(unit.lower(), near) if unit else near
+    near = folded.get(unit.lower(), _near(unit, units)) if unit else None
+    amount = {"bytes": "an amount of memory"}.get(kind, f"a {kind}")
     return Diagnostic(
-        f"a {kind} is a number and a unit" if unit is None else f"`{unit}` is no unit of {kind}",
+        f"{amount} is a number and a unit" if unit is None else f"`{unit}` is no unit of {amount}",
         span,
-        notes=(*((note,) if note else ()), f"the units of {kind} are {_or(f'`{u}`' for u in units)}"),
+        notes=(*((note,) if note else ()), f"the units of {amount} are {_and(f'`{u}`' for u in units)}"),
         helps=(f"did you mean `{near}`?",) if near else (),
     )
 
@@ -234,7 +240,7 @@ def unknown_option(span: Span, known: Iterable[str]) -> Diagnostic:
     return Diagnostic(
         f"`fsdp` has no option `{span.text}`",
         span,
-        notes=(f"the options are {_or(f'`{k}`' for k in known)}",),
+        notes=(f"the options are {_and(f'`{k}`' for k in known)}",),
         helps=(f"did you mean `{near}`?",) if near else (),
         fix=Fix(span, near) if near else None,
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
-from lark import Token
+from typing import Literal
 
 from shardlang.diagnostics import Diagnostic, sl01_syntax
 from shardlang.source import Span
@@ -128,10 +127,15 @@ def _in_spec(place: Place) -> Diagnostic | None:
 
 def _equals(place: Place) -> Diagnostic | None:
     if place.word == "=" and place.accepts(":"):
-        return sl01_syntax.equals_for_colon(place.span, place.before.split()[-1].lstrip("(*,"))
+        return sl01_syntax.equals_for_colon(place.span, _last_word(place.before))
     if place.word == ":" and place.accepts("="):
         return sl01_syntax.colon_for_equals(place.span)
     return None
+
+
+def _last_word(text: str) -> str:
+    match = re.search(r"[^\s(,]*$", text)
+    return match.group() if match else ""
 
 
 def _arrow(place: Place) -> Diagnostic | None:
@@ -145,14 +149,12 @@ def _arrow(place: Place) -> Diagnostic | None:
 def _quantity(place: Place) -> Diagnostic | None:
     if "QUANTITY" not in place.accepted or not place.word[:1].isdigit():
         return None
-    kind = "bytes"
-    if isinstance(place.values[0], Token) or not place.accepts("<="):
-        keyword = place.source.text[place.declaration_start :]
-        if keyword.startswith("link"):
-            kind = "time" if place.before.endswith(",") else "bandwidth"
+    kind: Literal["bandwidth", "time", "bytes"] = "bytes"
+    if place.source.text.startswith("link", place.declaration_start):
+        kind = "time" if place.before.endswith(",") else "bandwidth"
     match = re.compile(r"[0-9][0-9A-Za-z_.]*").match(place.source.text, place.at)
     span = place.source.span(place.at, match.end() if match else place.at + 1)
-    return sl01_syntax.bad_quantity(span, kind, UNITS[kind])  # type: ignore[index]  # the three names above
+    return sl01_syntax.bad_quantity(span, kind, UNITS[kind])
 
 
 def _number(place: Place) -> Diagnostic | None:
@@ -181,7 +183,9 @@ def _number(place: Place) -> Diagnostic | None:
         return sl01_syntax.bad_number(span, "a letter follows the digits")
     parts = re.fullmatch(r"([0-9]+)(.*)", written)
     assert parts is not None
-    return sl01_syntax.bad_number(span, "a letter follows the digits", f"{parts[1]} {parts[2]}")
+    return sl01_syntax.bad_number(
+        span, "a letter follows the digits", f"{parts[1]}{' ' if place.in_spec else '*'}{parts[2]}"
+    )
 
 
 def _path(place: Place) -> Diagnostic | None:
@@ -270,17 +274,15 @@ _GROUPS: tuple[tuple[frozenset[str], str], ...] = (
 
 def describe(accepted: frozenset[str]) -> list[str]:
     """What could have stood in a place, in words; the same set gives the same words."""
-    words: list[str] = []
+    groups: list[str] = []
     left = set(accepted)
     if {"LINK", "$END"} <= left:
         left.discard("$END")
     for names, text in _GROUPS:
         if names <= left:
             left -= names
-            words.append(text)
-    for name in sorted(left):
-        words.append(_WORDS.get(name) or f"`{signs().get(name, name.lower())}`")
-    return words
+            groups.append(text)
+    return [*(_WORDS.get(name) or f"`{signs().get(name, name.lower())}`" for name in sorted(left)), *groups]
 
 
 _FINDERS: tuple[Callable[[Place], Diagnostic | None], ...] = (

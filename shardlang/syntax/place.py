@@ -29,7 +29,9 @@ DECLARATIONS = (
 ITEMS = ("param", "call", "fsdp", "checkpoint", "freeze")
 """The keywords that begin a line of a model."""
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][A-Za-z0-9_]*|=>|->|<=|//|/\*|\.\.\.|\.\.|--|.", re.DOTALL)
+_WORD = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_]*|[0-9][A-Za-z0-9_]*(?:\.[0-9]+)?|=>|->|<=|//|/\*|\.\.\.|\.\.|--|.", re.DOTALL
+)
 _BRACKET = re.compile(r"#[^\n]*|[()\[\]{}]")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
@@ -57,6 +59,8 @@ class Place:
     @cached_property
     def word(self) -> str:
         """The word or sign that was found, empty at the end of the text."""
+        if self.at >= len(self.source.text.rstrip()):
+            return ""
         match = _WORD.match(self.source.text, self.at)
         return match.group() if match else ""
 
@@ -68,7 +72,7 @@ class Place:
     def found(self) -> str:
         if not self.word:
             return "the end of the text"
-        return "the end of the line" if self.word == "\n" else f"`{self.word}`"
+        return f"`{self.word}`"
 
     @cached_property
     def before(self) -> str:
