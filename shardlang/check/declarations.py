@@ -7,7 +7,7 @@ from typing import TypeVar, get_args
 
 from shardlang.check.lets import fold_lets
 from shardlang.check.meshes import check_links, check_meshes
-from shardlang.check.models import resolve_model
+from shardlang.check.model_lines import resolve_model
 from shardlang.check.operators import resolve_rule
 from shardlang.check.program import Budget, Fn, Model, Program, Reshard, Transfer
 from shardlang.check.scope import DimRule, Scope

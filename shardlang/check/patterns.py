@@ -167,6 +167,10 @@ class NameIndex:
                     return repaired
                 break
             nodes = reached
+        else:
+            below = dict.fromkeys(child for node in nodes[:64] for child in node.children)
+            longer = [f"{pattern}.{child}" for child in below]
+            return longer[:3] if len(longer) <= 3 and all(map(self.match, longer)) else [f"{pattern}.**"]
         leaves = [n for n in self.names if n]
         return nearest(pattern, leaves[:CANDIDATES])
 

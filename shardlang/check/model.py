@@ -1,0 +1,221 @@
+"""A ``model`` declaration meets a model: patterns are matched, sizes unified, every parameter gets its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import field, frozen
+
+from shardlang.check.bind import Operand, layout_of, unify
+from shardlang.check.facts import Facts, Tensor
+from shardlang.check.groups import FsdpGroup, fsdp_groups, group_faults
+from shardlang.check.patterns import NameIndex
+from shardlang.check.program import CallLine, Model, ParamLine, PathPattern
+from shardlang.check.sizes import Sizes
+from shardlang.check.static import static_faults
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl06_models
+from shardlang.layout import Layout
+from shardlang.mesh import Mesh
+from shardlang.source import Span
+
+SUGGESTIONS = 20
+"""For how many patterns that match nothing the nearest names are looked for."""
+
+
+@frozen
+class ParameterLayout:
+    """A parameter and the layout that the computation sees (FSDP's cut is not in it)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout
+    line: ParamLine
+    frozen: bool = False
+
+    @property
+    def tensor(self) -> Tensor:
+        return Tensor(self.shape, self.dtype, not self.frozen)
+
+
+@frozen
+class CallMatch:
+    """A ``call`` line and a module that it is for."""
+
+    line: CallLine
+    module: str
+
+
+@frozen
+class ModelLayouts:
+    """A model as declared: what each parameter, module and group is. ``parameters`` has every name of a tied one."""
+
+    model: Model
+    mesh: Mesh
+    parameters: Mapping[str, ParameterLayout]
+    tied: tuple[tuple[str, ...], ...]
+    groups: tuple[FsdpGroup, ...]
+    """Bottom up: a group stands before those of the modules around it."""
+    calls: tuple[CallMatch, ...]
+    checkpoint: tuple[str, ...]
+    sizes: Sizes = field(factory=Sizes, eq=False)
+
+    def unique_parameters(self) -> Iterable[ParameterLayout]:
+        """Each parameter once, a tied one under its first name."""
+        aliases = {name for names in self.tied for name in names[1:]}
+        return (p for n, p in self.parameters.items() if n not in aliases)
+
+
+def check_model(model: Model, facts: Facts) -> ModelLayouts:
+    """Layouts of a model's parameters, and its modules by line.
+
+    Raises one ShardlangError: SL0601 patterns that match nothing, SL0602 parameters claimed twice, SL0603 parameters
+    without a line, SL0301-SL0319 sizes and dtypes, SL0607-SL0610 FSDP groups, SL0611 calls.
+    """
+    matcher = _Matcher(model, NameIndex(facts.parameters), NameIndex(facts.modules))
+    claims = _claims(model, facts, matcher)
+    frozen_names = {name for pattern in model.freeze for name in matcher.parameters_of(pattern)}
+    frozen_names |= {n for names in facts.tied for n in names if frozen_names & set(names)}
+    groups = fsdp_groups(model.fsdp, facts, matcher.modules_of, matcher.errors)
+    calls = _calls(model, matcher)
+    checkpoint = [m for pattern in model.checkpoint for m in matcher.modules_of(pattern)]
+    errors = matcher.errors
+    sizes = Sizes()
+    parameters: dict[str, ParameterLayout] = {}
+    if not errors:
+        parameters = _layouts(model, facts, claims, frozen_names, sizes, errors)
+    if not errors:
+        errors += _tied_faults(parameters, facts.tied)
+        errors += group_faults(model.mesh, groups, {n: (p.layout, p.line.spec) for n, p in parameters.items()}, facts)
+        for line in model.calls:
+            for arg in (*line.args, *line.results):
+                if arg.spec is not None:
+                    errors += static_faults(arg.spec, model.mesh, arg.name or "the result", sizes)
+    if errors:
+        raise ShardlangError(errors)
+    return ModelLayouts(
+        model, model.mesh, parameters, facts.tied, groups, calls, tuple(dict.fromkeys(checkpoint)), sizes
+    )
+
+
+class _Matcher:
+    """Matches the patterns of one declaration, and reports those that match nothing."""
+
+    def __init__(self, model: Model, parameters: NameIndex, modules: NameIndex) -> None:
+        self.model = model
+        self.errors: list[Diagnostic] = []
+        self._parameters = parameters
+        self._modules = modules
+        self._suggested = 0
+
+    def parameters_of(self, pattern: PathPattern) -> list[str]:
+        return self._match(self._parameters, pattern, "parameter")
+
+    def modules_of(self, pattern: PathPattern) -> list[str]:
+        return self._match(self._modules, pattern, "module")
+
+    def _match(self, index: NameIndex, pattern: PathPattern, what: str) -> list[str]:
+        names = index.match(pattern.text)
+        if not names:
+            near: Sequence[str] = ()
+            if self._suggested < SUGGESTIONS:
+                near = index.nearest(pattern.text)
+                self._suggested += 1
+            self.errors.append(
+                sl06_models.pattern_matches_nothing(pattern.span, pattern.text, what, near, self.model.name)
+            )
+        return names
+
+
+def _claims(model: Model, facts: Facts, matcher: _Matcher) -> dict[str, ParamLine]:
+    """The line of every parameter: the one whose pattern matches it, else ``otherwise``."""
+    claims: dict[str, ParamLine] = {}
+    clashes: dict[tuple[int, int], list[str]] = {}
+    lines = [line for line in model.params if line.pattern.text != "otherwise"]
+    order = {id(line): i for i, line in enumerate(lines)}
+    for line in lines:
+        for name in matcher.parameters_of(line.pattern):
+            first = claims.setdefault(name, line)
+            if first is not line:
+                clashes.setdefault((order[id(first)], order[id(line)]), []).append(name)
+    for (i, j), both in clashes.items():
+        before, after = lines[i].pattern, lines[j].pattern
+        matcher.errors.append(sl06_models.claimed_twice(after.span, after.text, before.span, before.text, both))
+    for names in facts.tied:
+        claimed = next((claims[n] for n in names if n in claims), None)
+        if claimed is not None:
+            for name in names:
+                claims.setdefault(name, claimed)
+    otherwise = next((line for line in model.params if line.pattern.text == "otherwise"), None)
+    unclaimed = [name for name in facts.parameters if name not in claims]
+    if otherwise is not None:
+        claims.update(dict.fromkeys(unclaimed, otherwise))
+    elif unclaimed:
+        matcher.errors.append(sl06_models.unclaimed_parameters(model.span, model.name, unclaimed))
+    return claims
+
+
+def _calls(model: Model, matcher: _Matcher) -> tuple[CallMatch, ...]:
+    calls: list[CallMatch] = []
+    places: dict[str, Span] = {}
+    for line in model.calls:
+        for module in matcher.modules_of(line.pattern):
+            first = places.setdefault(module, line.pattern.span)
+            if first is not line.pattern.span:
+                matcher.errors.append(sl06_models.called_twice(line.pattern.span, module, first))
+            calls.append(CallMatch(line, module))
+    return tuple(calls)
+
+
+def _layouts(
+    model: Model,
+    facts: Facts,
+    claims: Mapping[str, ParamLine],
+    frozen_names: set[str],
+    sizes: Sizes,
+    errors: list[Diagnostic],
+) -> dict[str, ParameterLayout]:
+    """The layout of every parameter. Parameters of one line and one shape are looked at once."""
+    kinds: dict[tuple[int, tuple[int, ...], str], Operand] = {}
+    keys: dict[str, tuple[int, tuple[int, ...], str]] = {}
+    for name, tensor in facts.parameters.items():
+        line = claims[name]
+        key = keys[name] = (id(line), tensor.shape, tensor.dtype)
+        if key not in kinds:
+            kinds[key] = Operand(name, line.spec, tensor.shape, model.mesh)
+            if line.spec.dtype not in (None, tensor.dtype):
+                errors.append(sl03_layouts.dtype_mismatch(line.spec.span, name, tensor.dtype, line.spec.dtype or ""))
+    errors += unify(kinds.values(), sizes)
+    if errors:
+        return {}
+    layouts: dict[tuple[int, tuple[int, ...], str], Layout] = {}
+    for key, operand in kinds.items():
+        try:
+            layouts[key] = layout_of(operand, sizes)
+        except ShardlangError as error:
+            errors += error.diagnostics
+    if errors:
+        return {}
+    return {
+        name: ParameterLayout(
+            name,
+            tensor.shape,
+            tensor.dtype,
+            layouts[keys[name]],
+            claims[name],
+            name in frozen_names or not tensor.trainable,
+        )
+        for name, tensor in facts.parameters.items()
+    }
+
+
+def _tied_faults(parameters: Mapping[str, ParameterLayout], tied: Iterable[Sequence[str]]) -> list[Diagnostic]:
+    faults: list[Diagnostic] = []
+    for names in tied:
+        first = parameters[names[0]]
+        for other in (parameters[n] for n in names[1:]):
+            if not first.layout.equivalent(other.layout):
+                faults.append(
+                    sl06_models.tied_layouts(other.line.spec.span, other.name, first.name, first.line.spec.span)
+                )
+    return faults
