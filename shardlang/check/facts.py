@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import field, frozen
+from attrs import frozen
 
 
 @frozen
@@ -21,12 +21,13 @@ class Tensor:
 class Facts:
     """A model's parameters by dotted name (every name of a tied one) and its modules (``""`` is the model).
 
-    ``tied`` lists the names of each parameter that has several.
+    ``tied`` lists the names of each parameter that has several. Where ``shapes_known`` is false there are only names.
     """
 
     parameters: Mapping[str, Tensor]
     modules: tuple[str, ...]
-    tied: tuple[tuple[str, ...], ...] = field(default=())
+    tied: tuple[tuple[str, ...], ...] = ()
+    shapes_known: bool = True
 
 
 def modules_of(parameters: Mapping[str, Tensor]) -> tuple[str, ...]:

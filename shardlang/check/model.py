@@ -67,7 +67,7 @@ class ModelLayouts:
 
 
 def check_model(model: Model, facts: Facts) -> ModelLayouts:
-    """Layouts of a model's parameters, and its modules by line.
+    """Layouts of a model's parameters, and its modules by line. Where no shapes are known, only patterns are checked.
 
     Raises one ShardlangError: SL0601 patterns that match nothing, SL0602 parameters claimed twice, SL0603 parameters
     without a line, SL0301-SL0319 sizes and dtypes, SL0607-SL0610 FSDP groups, SL0611 calls.
@@ -82,9 +82,9 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     errors = matcher.errors
     sizes = Sizes()
     parameters: dict[str, ParameterLayout] = {}
-    if not errors:
+    if not errors and facts.shapes_known:
         parameters = _layouts(model, facts, claims, frozen_names, sizes, errors)
-    if not errors:
+    if not errors and facts.shapes_known:
         errors += _tied_faults(parameters, facts.tied)
         errors += group_faults(model.mesh, groups, {n: (p.layout, p.line.spec) for n, p in parameters.items()}, facts)
         for line in model.calls:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
 import shardlang
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("shardlang.cli.check", "report every fault of files, and of the models they are for"),
+    "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
     # name: (module, one line of help); the module has a click command `command`
 }
 
@@ -26,9 +31,40 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command. What it raises ends here: a ``ShardlangError`` with exit 1, a fault of ours with exit 2."""
+        from shardlang.diagnostics import Diagnostic, ShardlangError
+        from shardlang.diagnostics.formats import show
+
+        def end(diagnostics: tuple[Diagnostic, ...], code: int) -> None:
+            click.echo(show(diagnostics, "text", colour=sys.stderr.isatty() and "NO_COLOR" not in os.environ), err=True)
+            ctx.exit(code)
+
+        try:
+            return super().invoke(ctx)
+        except ShardlangError as error:
+            return end(error.diagnostics, 1)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("SHARDLANG_TRACEBACK"):
+                raise
+            return end((_internal(error),), 2)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _internal(error: Exception) -> Any:
+    """SL0901 for an exception that no code of ours foresaw."""
+    from shardlang.diagnostics import sl09_internal
+
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else ""
+    return sl09_internal.internal(type(error).__name__, str(error).partition("\n")[0][:200], where)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

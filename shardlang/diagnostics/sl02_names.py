@@ -245,3 +245,8 @@ def contracted_factor_kept(span: Span, factor: str, operator: str, first: Span) 
         label="in a result here",
         labels=(Label(first, "contracted here"),),
     )
+
+
+@message("SL0221", "a file that cannot be read")
+def unreadable_file(path: str, reason: str, near: Sequence[str]) -> Diagnostic:
+    return Diagnostic(f"cannot read `{path}`: {reason}", helps=did_you_mean(path, near))

@@ -136,14 +136,15 @@ def called_twice(span: Span, module: str, first: Span) -> Diagnostic:
 
 
 @message("SL0612", "a model that cannot be imported")
-def model_not_imported(span: Span | None, reference: str, reason: str, helps: Sequence[str] = ()) -> Diagnostic:
-    return Diagnostic(f"cannot import `{reference}`: {reason}", span, helps=tuple(helps))
+def model_not_imported(
+    span: Span | None, reference: str, reason: str, notes: Sequence[str] = (), helps: Sequence[str] = ()
+) -> Diagnostic:
+    return Diagnostic(f"cannot import `{reference}`: {reason}", span, notes=tuple(notes), helps=tuple(helps))
 
 
 @message("SL0613", "a model that cannot be built")
-def model_not_built(span: Span | None, reference: str, reason: str, where: str = "") -> Diagnostic:
-    notes = (f"raised at {where}",) if where else ()
-    return Diagnostic(f"`{reference}` does not build a model: {reason}", span, notes=notes)
+def model_not_built(span: Span | None, reference: str, reason: str, notes: Sequence[str] = ()) -> Diagnostic:
+    return Diagnostic(f"`{reference}` does not build a model: {reason}", span, notes=tuple(notes))
 
 
 @message("SL0614", "a checkpoint that cannot be read")
