@@ -1,4 +1,4 @@
-"""A user's model: importing what a file refers to, building it on the meta device, and what checking wants to know."""
+"""A user's model: importing what a file refers to, and building it, by default on the meta device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardlang.check.facts import Facts, Tensor
 from shardlang.diagnostics import ShardlangError, sl06_models
 from shardlang.diagnostics.prose import did_you_mean
-from shardlang.dtypes import DTYPES
 from shardlang.source import Span
-
-_NAMES = {d.torch_name: d.name for d in DTYPES.values()}
 
 
 def import_module_of(reference: str, span: Span | None = None) -> ModuleType:
@@ -76,23 +72,6 @@ def build_model(reference: str, span: Span | None = None, *, device: str = "meta
         reason = f"it gives {type(model).__name__}, not a torch.nn.Module"
         raise ShardlangError(sl06_models.model_not_built(span, reference, reason))
     return model
-
-
-def facts_of(model: nn.Module) -> Facts:
-    """Names, shapes and dtypes of a model's parameters; its modules; which names are one tied parameter."""
-    parameters: dict[str, Tensor] = {}
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        parameters[name] = Tensor(tuple(parameter.shape), dtype_name(parameter.dtype), parameter.requires_grad)
-        names.setdefault(id(parameter), []).append(name)
-    modules = tuple(name for name, _ in model.named_modules())
-    return Facts(parameters, modules, tuple(tuple(n) for n in names.values() if len(n) > 1))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype in specs; torch's own where specs have none."""
-    name = str(dtype).removeprefix("torch.")
-    return _NAMES.get(name, name)
 
 
 @contextmanager
