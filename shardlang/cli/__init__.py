@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("shardlang.cli.check", "report every fault of files, and of the models they are for"),
     "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
     # name: (module, one line of help); the module has a click command `command`
+    "explain": ("shardlang.cli.explain", "say what a code means, how it comes about, and the repair"),
 }
 
 

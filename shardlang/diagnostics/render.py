@@ -83,7 +83,7 @@ def _marks(span: Span, text: str, *, primary: bool) -> list[_Mark]:
 
 
 def _shifted(source: Source, line: int, column: int) -> int:
-    """The 0-based column in what ``source.line`` shows: where the whole file is not at hand, the text begins its line."""
+    """The 0-based column in what ``source.line`` shows (the text begins its line where there is no whole file)."""
     offset = source.first_column if source.context is None and line == source.first_line else 1
     return column - offset
 
