@@ -1,0 +1,94 @@
+"""Codes SL063x: a model meets its tensors. Each function takes meaning and writes the prose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardlang.diagnostics.diagnostic import Diagnostic, message
+from shardlang.diagnostics.prose import did_you_mean, quoted
+from shardlang.source import Span
+
+
+@message("SL0630", "an argument that the module does not take")
+def unknown_argument(span: Span, argument: str, module: str, parameters: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        f"module `{module or 'root'}` takes no argument `{argument}`",
+        span,
+        label="no such argument",
+        notes=(f"its `forward` takes {quoted(parameters) or 'none'}",),
+        helps=did_you_mean(argument, parameters),
+    )
+
+
+@message("SL0631", "a layout that DTensor cannot say")
+def no_placement(span: Span | None, name: str, module: str, layout: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{name}` of module `{module or 'root'}` has layout `{layout}`, for which DTensor has no placements",
+        span,
+        notes=("a DTensor says one `Shard`, `Replicate` or `Partial` a mesh axis, nested left to right",),
+        helps=("write a spec whose axes split each dim in mesh order, without factors on both sides of a cut",),
+    )
+
+
+@message("SL0632", "a tensor on another mesh")
+def other_mesh(span: Span | None, name: str, module: str, found: str, expected: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{name}` of module `{module or 'root'}` is on {found}, and the model on {expected}",
+        span,
+        helps=("move it first: `sl.reshard(x, spec, mesh=...)`",),
+    )
+
+
+@message("SL0633", "a size that a rank's block leaves open")
+def open_size(span: Span | None, name: str) -> Diagnostic:
+    return Diagnostic(
+        f"the whole size of an uneven dim of `{name}` cannot be told from one rank's block",
+        span,
+        label="cut unevenly",
+        notes=("a plain tensor at a call is the rank's own block",),
+        helps=("give the dim a size (`let n = ...`), or pass a DTensor",),
+    )
+
+
+@message("SL0634", "a parameter whose layout DTensor cannot say")
+def parameter_placement(span: Span | None, name: str, layout: str) -> Diagnostic:
+    return Diagnostic(
+        f"parameter `{name}` has layout `{layout}`, for which DTensor has no placements",
+        span,
+        helps=("write a spec whose axes split each dim in mesh order",),
+    )
+
+
+@message("SL0635", "a model that lives on another mesh")
+def mesh_differs(model: str, declared: str, given: str) -> Diagnostic:
+    return Diagnostic(
+        f"model `{model}` is declared on mesh `{declared}`, and was given {given}",
+        helps=('make it with `program.mesh("name").device_mesh("cpu")`',),
+    )
+
+
+@message("SL0636", "several models and no name")
+def which_model(models: Sequence[str]) -> Diagnostic:
+    found = f"the file declares {quoted(models)}" if models else "the file declares no model"
+    return Diagnostic(found, helps=("name the one that is meant",) if models else ())
+
+
+@message("SL0637", "a module that cannot be trained by `run`")
+def not_runnable(span: Span | None, reference: str, missing: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        f"the module of `{reference}` has no {quoted(missing)}",
+        span,
+        notes=(
+            "`run` needs `batch(step)`, the global batch, and `loss(model, batch) -> (sum, count)` beside the builder",
+        ),
+    )
+
+
+@message("SL0638", "trained parameters of two dtypes in one module")
+def mixed_dtypes(span: Span, module: str, dtypes: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        f"trained parameters of module `{module or 'root'}` itself are of {quoted(dtypes)}: more than one FSDP group holds",
+        span,
+        notes=("modules whose own parameters are of one dtype are grouped by dtype without being asked",),
+        helps=("give them one dtype, or freeze those of one dtype",),
+    )

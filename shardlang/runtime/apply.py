@@ -1,0 +1,206 @@
+"""A model placed, called and grouped as declared: tensor parallelism, activation checkpointing, FSDP, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial, wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    DataParallelMeshDims,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils.checkpoint import checkpoint
+
+from shardlang.check.model import check_model
+from shardlang.check.program import Model
+from shardlang.diagnostics import ShardlangError, sl06_calls
+from shardlang.dtypes import DTYPES
+from shardlang.layout import Layout
+from shardlang.lower import attention, torch_private
+from shardlang.lower.facts import facts_of
+from shardlang.lower.model import Group, LoweredModel, Parameter, lower_model
+from shardlang.lower.placements import device_mesh, mesh_of, ranks_of
+from shardlang.runtime import blocks, calls
+from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
+from shardlang.runtime.distributed import run_plan
+from shardlang.runtime.groups import Team
+from shardlang.runtime.loss import global_view
+
+
+def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """The module, changed in place. ``mesh`` has the axes of the declared mesh; all of its ranks must call this.
+
+    Every rank gives the same whole module (or one on the meta device) and keeps its own blocks; nothing is sent.
+    Raises ShardlangError for everything that ``check`` would report, and where the mesh is another one.
+    """
+    lowered = lower_model(check_model(declared, facts_of(module)))
+    given, wanted = mesh_of(mesh), declared.mesh
+    if [(a.name, a.size) for a in given.axes] != [(a.name, a.size) for a in wanted.axes]:
+        raise ShardlangError(sl06_calls.mesh_differs(declared.name, str(wanted), str(given)))
+    if wanted.splits:
+        mesh = device_mesh(lowered.mesh, mesh.device_type)
+    team = Team(mesh.device_type, lowered.mesh.first_rank, ranks_of(mesh))
+    place(lowered, module, mesh, partial(run_plan, team=team))
+    group(lowered, module, mesh)
+    return module
+
+
+def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPlan) -> Boundary:
+    """All but FSDP: parameters and buffers become DTensors, calls get their boundaries, modules are checkpointed."""
+    attention.register()
+    boundary = Boundary(lowered.mesh, mesh, run, lowered.sizes)
+    for parameter in lowered.parameters:
+        _place_parameter(parameter, module, mesh)
+    _place_buffers(module, mesh)
+    for path, line in lowered.calls:
+        calls.install(module.get_submodule(path), path, line, boundary)
+    for path in lowered.checkpoint:
+        _checkpoint(module.get_submodule(path))
+    _view_globally(module)
+    for parameter in lowered.alone:
+        if parameter.trainable:
+            _reduce_gradient(module.get_parameter(parameter.name), parameter.layout, boundary)
+    return boundary
+
+
+def _place_parameter(parameter: Parameter, module: nn.Module, mesh: DeviceMesh) -> None:
+    whole = module.get_parameter(parameter.name).detach()
+    block = own_block(whole, parameter.layout, mesh)
+    placed = nn.Parameter(as_dtensor(block, parameter, mesh), requires_grad=parameter.trainable)
+    for name in parameter.names:
+        owner, _, last = name.rpartition(".")
+        module.get_submodule(owner)._parameters[last] = placed
+
+
+def own_block(whole: Tensor, layout: Layout, mesh: DeviceMesh) -> Tensor:
+    """This rank's block of a tensor that every rank holds whole, on the mesh's device, in storage of its own."""
+    rank = layout.mesh.first_rank + ranks_of(mesh).index(dist.get_rank())
+    if whole.is_meta:
+        return torch.empty(layout.local_shape(rank), dtype=whole.dtype, device="meta")
+    everything = tuple(((0, n),) if n else () for n in layout.shape)
+    part = blocks.select(tuple(whole.shape), blocks.window(everything, layout.runs(rank)))
+    device = torch.device(mesh.device_type) if mesh.device_type != whole.device.type else whole.device
+    return blocks.read(whole, part).to(device, copy=True, memory_format=torch.contiguous_format)
+
+
+def as_dtensor(block: Tensor, parameter: Parameter, mesh: DeviceMesh) -> Tensor:
+    stride = torch.empty(parameter.shape, device="meta").stride()
+    spec = torch_private.dtensor_spec(mesh, parameter.placements, parameter.shape, stride, block.dtype)
+    return torch_private.dtensor_of(block, spec, requires_grad=False)
+
+
+def _place_buffers(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Buffers are whole on every rank."""
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and not isinstance(buffer, DTensor):
+                local = buffer if buffer.is_meta else buffer.to(mesh.device_type)
+                part._buffers[name] = DTensor.from_local(local, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _checkpoint(module: nn.Module) -> None:
+    """Keeps the module's inputs only, and computes again in the backward pass."""
+    inner = module.forward
+
+    def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        return nullcontext(), global_view()
+
+    @wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(inner, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    module.forward = forward
+
+
+def _view_globally(module: nn.Module) -> None:
+    """Calls of the model are in the global view, whoever makes them."""
+    open_views: list[ExitStack] = []
+
+    def enter(*_: Any) -> None:
+        stack = ExitStack()
+        stack.enter_context(global_view())
+        open_views.append(stack)
+
+    def leave(*_: Any) -> None:
+        if open_views:
+            open_views.pop().close()
+
+    module.register_forward_pre_hook(enter, prepend=True)
+    module.register_forward_hook(leave, always_call=True)
+
+
+def _reduce_gradient(parameter: nn.Parameter, layout: Layout, boundary: Boundary) -> None:
+    """Brings the gradient to the parameter's own layout as soon as it is there."""
+
+    def reduce(p: Tensor) -> None:
+        grad = p.grad
+        if isinstance(grad, DTensor) and isinstance(p, DTensor) and grad.placements != p.placements:
+            p.grad = cross_without_grad(grad, layout, boundary)
+
+    parameter.register_post_accumulate_grad_hook(reduce)
+
+
+def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
+    """``fully_shard``, bottom up. Gradients are summed and never divided: they are those of the global loss."""
+    left_out = {module.get_parameter(p.name) for p in lowered.alone}
+    for one in lowered.groups:
+        part = module.get_submodule(one.module)
+        inside = {p for p in part.parameters() if p in left_out}
+        arguments = fully_shard_arguments(one, part, mesh)
+        fully_shard(part, ignored_params=inside or None, **arguments)
+    for one in lowered.groups:
+        part = module.get_submodule(one.module)
+        assert isinstance(part, FSDPModule)
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    _prefetch(lowered.groups, module)
+
+
+def fully_shard_arguments(one: Group, part: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
+    """The keyword arguments of ``fully_shard`` that say what a group says."""
+    dims = {part.get_parameter(_within(p.name, one.module)): one.dims[p.name] for p in one.parameters}
+    odd = any(dims.values())
+    return {
+        "mesh": mesh,
+        "dp_mesh_dims": DataParallelMeshDims(shard=one.shard or None, replicate=one.replicate or None),
+        "reshard_after_forward": one.reshard,
+        "shard_placement_fn": (lambda p: Shard(dims[p])) if odd else None,
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=_dtype(one.param_dtype),
+            reduce_dtype=_dtype(one.reduce_dtype),
+            output_dtype=_dtype(one.output_dtype),
+        ),
+        "offload_policy": CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if one.offload else OffloadPolicy(),
+    }
+
+
+def _within(name: str, module: str) -> str:
+    return name[len(module) + 1 :] if module else name
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else getattr(torch, DTYPES[name].torch_name)
+
+
+def _prefetch(groups: Iterable[Group], module: nn.Module) -> None:
+    """Each group fetches the next ones of the same line's depth, in the order in which modules stand in the model."""
+    of = {g.module: g for g in groups if g.module}
+    order = [(name, part) for name, part in module.named_modules() if name in of]
+    parts = [part for _, part in order]
+    for i, (name, part) in enumerate(order):
+        count = of[name].prefetch
+        if count:
+            assert isinstance(part, FSDPModule)
+            part.set_modules_to_forward_prefetch(parts[i + 1 : i + 1 + count])
+            part.set_modules_to_backward_prefetch(parts[max(0, i - count) : i][::-1])

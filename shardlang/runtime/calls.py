@@ -1,0 +1,219 @@
+"""The boundary of a ``call``: tensors enter and leave a module in the layouts that its line declares.
+
+Hooks on the module take its arguments and results by name. A plain tensor is the rank's own block and becomes a
+DTensor; a DTensor crosses to the declared layout by a plan, and its gradient comes back by the plan from whatever
+layout it then has to the dual of the one that the value came in. What the line does not name passes untouched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+
+from shardlang.check.bind import Operand, bind_all, dims_for
+from shardlang.check.program import Arg, CallLine
+from shardlang.check.sizes import evaluate
+from shardlang.diagnostics import ShardlangError, sl06_calls
+from shardlang.dtypes import DTYPES
+from shardlang.layout import Layout
+from shardlang.lower import torch_private
+from shardlang.lower.placements import layout_of, placements_of
+from shardlang.mesh import Mesh
+from shardlang.plan.plan import Plan, dual
+from shardlang.plan.search import plan_transition
+
+RunPlan = Callable[[Plan, Tensor], Tensor]
+"""Carries out a plan on this rank's block and gives the block of the result."""
+
+_NAMES = {d.torch_name: d.name for d in DTYPES.values()}
+
+
+@frozen(eq=False)
+class Boundary:
+    """What every crossing of a model needs: the mesh of its layouts, torch's mesh of the same axes, what runs a plan,
+    and the sizes that the file and the parameters bind."""
+
+    mesh: Mesh
+    device_mesh: DeviceMesh
+    run: RunPlan
+    sizes: Mapping[str, int]
+
+
+def plan_of(source: Layout, target: Layout, dtype: torch.dtype) -> Plan:
+    """The plan of a crossing, by torch's dtype."""
+    return plan_transition(source, target, _NAMES[str(dtype).removeprefix("torch.")])
+
+
+def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) -> None:
+    """Puts the boundary of a ``call`` line around a module.
+
+    Raises ShardlangError where the line names an argument that the module's ``forward`` does not take.
+    """
+    signature = inspect.signature(module.forward)
+    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
+    for arg in line.args:
+        if arg.name not in signature.parameters and not free:
+            raise ShardlangError(sl06_calls.unknown_argument(arg.span, arg.name, path, list(signature.parameters)))
+    declared = {a.name: a for a in line.args}
+    call = _Call(path, line, boundary)
+
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        bound = signature.bind(*args, **kwargs)
+        values = {n: v for n, v in bound.arguments.items() if n in declared}
+        values |= {n: v for n, v in bound.kwargs.items() if n in declared}
+        changed = call.enter(values)
+        names = list(signature.parameters)
+        new_args = tuple(changed.get(names[i], v) if i < len(names) else v for i, v in enumerate(args))
+        return new_args, {n: changed.get(n, v) for n, v in kwargs.items()}
+
+    def leave(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        return call.leave(output)
+
+    module.register_forward_pre_hook(enter, with_kwargs=True)
+    module.register_forward_hook(leave, with_kwargs=True)
+
+
+class _Call:
+    """The boundary of one module. Between ``enter`` and ``leave`` it keeps the sizes that the arguments bound."""
+
+    def __init__(self, path: str, line: CallLine, boundary: Boundary) -> None:
+        self.path, self.line, self.boundary = path, line, boundary
+        self.sizes: list[dict[str, int]] = []
+
+    def enter(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        args = [a for a in self.line.args if isinstance(values.get(a.name), Tensor) and a.spec is not None]
+        sizes = dict(self.boundary.sizes)
+        shapes = [global_shape(a, values[a.name], sizes, self.boundary.mesh) for a in args]
+        layouts = self._layouts(args, shapes, sizes)
+        self.sizes.append(sizes)
+        return {a.name: self._cross(a.name, values[a.name], layout) for a, layout in zip(args, layouts, strict=True)}
+
+    def leave(self, output: Any) -> Any:
+        sizes = self.sizes.pop()
+        results = self.line.results
+        if isinstance(output, Tensor):
+            return self._result(results[0], output, sizes) if results else output
+        if isinstance(output, Mapping):
+            named = {r.name: r for r in results}
+            for name in list(output):
+                if name in named:
+                    output[name] = self._result(named[name], output[name], sizes)  # type: ignore[index]  # outputs are dicts
+            return output
+        if isinstance(output, tuple | list):
+            taken = [self._result(r, v, sizes) for r, v in zip(results, output, strict=False)]
+            rest = list(output[len(taken) :])
+            if hasattr(output, "_fields"):
+                return type(output)(*taken, *rest)
+            return type(output)([*taken, *rest])
+        if dataclasses.is_dataclass(output) and not isinstance(output, type):
+            changed = {r.name: self._result(r, getattr(output, r.name), sizes) for r in results if r.name}
+            return dataclasses.replace(output, **changed)
+        return output
+
+    def _result(self, result: Arg, value: Any, sizes: dict[str, int]) -> Any:
+        if result.spec is None or not isinstance(value, Tensor):
+            return value
+        if not isinstance(value, DTensor):
+            whole = [Replicate()] * self.boundary.device_mesh.ndim
+            value = DTensor.from_local(value, self.boundary.device_mesh, whole, run_check=False)
+        (layout,) = self._layouts([result], [tuple(value.shape)], sizes)
+        return self._cross(result.name or "the result", value, layout)
+
+    def _layouts(self, args: list[Arg], shapes: list[tuple[int, ...]], sizes: dict[str, int]) -> list[Layout]:
+        operands = [
+            Operand(f"{a.name or 'the result'} of {self.path}", a.spec, s, self.boundary.mesh)
+            for a, s in zip(args, shapes, strict=True)
+            if a.spec is not None
+        ]
+        return bind_all(operands, sizes)
+
+    def _cross(self, name: str, value: Tensor, layout: Layout) -> Tensor:
+        placements = placements_of(layout)
+        if placements is None:
+            raise ShardlangError(sl06_calls.no_placement(self.line.span, name, self.path, str(layout)))
+        mesh = self.boundary.device_mesh
+        if not isinstance(value, DTensor):
+            stride = torch.empty(layout.shape, device="meta").stride()
+            shape = torch.Size(layout.shape)
+            return DTensor.from_local(value, mesh, placements, run_check=False, shape=shape, stride=stride)
+        if value.device_mesh != mesh:
+            raise ShardlangError(
+                sl06_calls.other_mesh(self.line.span, name, self.path, str(value.device_mesh), str(mesh))
+            )
+        return cross(value, layout, self.boundary)
+
+
+def global_shape(arg: Arg, value: Tensor, sizes: Mapping[str, int], mesh: Mesh) -> tuple[int, ...]:
+    """The shape of the whole tensor: a DTensor's own, or worked out from a rank's own block.
+
+    Raises ShardlangError where the block leaves it open (an uneven cut of a dim whose size nothing else gives).
+    """
+    shape = tuple(value.shape)
+    if isinstance(value, DTensor) or arg.spec is None:
+        return shape
+    whole: list[int] = []
+    for size, dim in zip(shape, dims_for(Operand(arg.name, arg.spec, shape, mesh)), strict=True):
+        factors = [None if f.size is None else evaluate(f.size, sizes) for f in dim.factors]
+        if all(f is not None for f in factors):
+            whole.append(math.prod(f for f in factors if f is not None))
+        elif any(c.uneven and mesh.axis(c.axis).size > 1 for c in dim.flat):
+            raise ShardlangError(sl06_calls.open_size(dim.span or arg.span, arg.name))
+        else:
+            axes = [a for f in dim.factors for a in f.cuts] + [c.axis for c in dim.flat]
+            whole.append(size * math.prod(mesh.axis(a).size for a in axes))
+    return tuple(whole)
+
+
+def cross(value: DTensor, target: Layout, boundary: Boundary) -> Tensor:
+    """A DTensor in another layout, differentiable. Nothing is sent where it has that layout already."""
+    crossed: Tensor = _Cross.apply(value, target, boundary)  # type: ignore[no-untyped-call]  # nor does it this
+    return crossed
+
+
+class _Cross(torch.autograd.Function):
+    """Forward: the plan to ``target``. Backward: the plan from the gradient's layout to the dual of the source."""
+
+    @staticmethod
+    def forward(ctx: Any, value: DTensor, target: Layout, boundary: Boundary) -> Tensor:
+        ctx.boundary = boundary
+        moved, ctx.source = _move(value, target, boundary)
+        return moved
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad = grads[0]
+        if not isinstance(grad, DTensor):
+            whole = [Replicate()] * ctx.boundary.device_mesh.ndim
+            grad = DTensor.from_local(grad, ctx.boundary.device_mesh, whole, run_check=False)
+        return _move(grad, dual(ctx.source), ctx.boundary)[0], None, None
+
+
+def cross_without_grad(value: DTensor, target: Layout, boundary: Boundary) -> Tensor:
+    """A DTensor in another layout, outside autograd."""
+    with torch.no_grad():
+        return _move(value, target, boundary)[0]
+
+
+def _move(value: DTensor, target: Layout, boundary: Boundary) -> tuple[Tensor, Layout]:
+    """The value in a layout that has placements, without autograd; and the layout that it came in."""
+    block, settled = torch_private.settle_masks(torch_private.block_of(value), value.placements)
+    source = layout_of(boundary.mesh, settled, tuple(value.shape))
+    moved = boundary.run(plan_of(source, target, value.dtype), block)
+    placements = placements_of(target)
+    assert placements is not None
+    spec = torch_private.dtensor_spec(boundary.device_mesh, placements, value.shape, moved_stride(value), value.dtype)
+    return torch_private.dtensor_of(moved.view_as(moved), spec, requires_grad=False), source
+
+
+def moved_stride(value: Tensor) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of the value's shape: what a plan makes is contiguous."""
+    return torch.empty(value.shape, device="meta").stride()
