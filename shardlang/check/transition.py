@@ -191,3 +191,16 @@ def _size(dim: SpecDim, sizes: Sizes) -> int | None:
             return None
         product *= value
     return product
+
+
+def open_names(source: TensorSpec, target: TensorSpec, sizes: Sizes) -> tuple[str, ...]:
+    """What must still be known before the change can be planned: free names, ``_`` for a size, ``...`` for dims."""
+    sides = [s.dims for s in (source, target) if s.dims is not None]
+    names = dict.fromkeys(n for dims in sides for dim in dims for n in _unknown(dim, sizes))
+    if names:
+        return tuple(names)
+    try:
+        _shape(source, target, sizes)
+    except ShardlangError:
+        return ("...",) if any(_has_rest(dims) for dims in sides) or not sides else ("_",)
+    return ()

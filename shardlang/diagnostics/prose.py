@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 LIST_LIMIT = 8
 """How many names a message lists before it says how many more there are."""
@@ -32,6 +32,15 @@ def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     same = [c for c in candidates if c.lower() == name.lower()]
     close = get_close_matches(name, candidates, n=limit, cutoff=0.6)
     return list(dict.fromkeys([*same, *close]))[:limit]
+
+
+def sure(name: str, candidates: Iterable[str]) -> str | None:
+    """The one candidate that ``name`` is surely a slip for: they differ in case, or hardly, and no other is near."""
+    close = nearest(name, candidates)
+    if len(close) != 1:
+        return None
+    alike = SequenceMatcher(None, name, close[0]).ratio() >= 0.75 and min(len(name), len(close[0])) >= 3
+    return close[0] if alike or name.lower() == close[0].lower() else None
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shardlang.diagnostics.diagnostic import Diagnostic, Fix, Label, message
-from shardlang.diagnostics.prose import did_you_mean, nearest, quoted
+from shardlang.diagnostics.prose import did_you_mean, quoted, sure
 from shardlang.source import Span
 
 
@@ -16,8 +16,8 @@ def _known(what: str, names: Iterable[str]) -> tuple[str, ...]:
 
 def _fix(span: Span, name: str, candidates: Iterable[str]) -> Fix | None:
     """An edit where one candidate alone is near enough to be surely meant."""
-    close = nearest(name, candidates)
-    return Fix(span, close[0]) if len(close) == 1 else None
+    meant = sure(name, candidates)
+    return Fix(span, meant) if meant else None
 
 
 @message("SL0201", "an axis that the mesh does not have")
@@ -250,3 +250,19 @@ def contracted_factor_kept(span: Span, factor: str, operator: str, first: Span) 
 @message("SL0221", "a file that cannot be read")
 def unreadable_file(path: str, reason: str, near: Sequence[str]) -> Diagnostic:
     return Diagnostic(f"cannot read `{path}`: {reason}", helps=did_you_mean(path, near))
+
+
+@message("SL0222", "an artefact of another version")
+def artefact_version(file: str, version: object, expected: int) -> Diagnostic:
+    return Diagnostic(
+        f"`{file}` is an artefact of version {str(version)[:40]}, and this shardlang reads version {expected}",
+        helps=("compile the `.shard` file again",),
+    )
+
+
+@message("SL0223", "a JSON that is no artefact")
+def malformed_artefact(file: str, reason: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{file}` is no artefact of `shardlang compile`: {reason}",
+        helps=("write one: `shardlang compile FILE.shard --emit json -o OUT.json`",),
+    )

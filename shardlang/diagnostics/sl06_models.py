@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardlang.diagnostics.diagnostic import Diagnostic, Fix, Label, message
+from shardlang.diagnostics.diagnostic import Diagnostic, Label, message
 from shardlang.diagnostics.prose import conjoined, plural, quoted
 from shardlang.source import Span
 
@@ -18,7 +18,6 @@ def pattern_matches_nothing(span: Span, pattern: str, what: str, near: Sequence[
         span,
         label="matches nothing",
         helps=helps,
-        fix=Fix(span, near[0]) if len(near) == 1 else None,
     )
 
 
@@ -156,7 +155,17 @@ def checkpoint_unreadable(path: str, reason: str) -> Diagnostic:
 
 
 @message("SL0615", "a model that no `model` declaration is for")
-def no_model_declared(option: str) -> Diagnostic:
+def no_model_declared(option: str, file: str) -> Diagnostic:
     return Diagnostic(
-        f"`{option}` gives a model, but the file declares none", helps=("declare one: `model name on mesh { .. }`",)
+        f"`{option}` gives a model, but {file} declares none", helps=("declare one: `model name on mesh { .. }`",)
+    )
+
+
+@message("SL0616", "a checkpoint whose shapes are not known")
+def checkpoint_without_shards(span: Span, path: str, tensors: int) -> Diagnostic:
+    return Diagnostic(
+        f"only the names of the {tensors} tensors of `{path}` are checked, not their sizes: its files are not there",
+        span,
+        severity="warning",
+        notes=("an index has the names of tensors; their shapes stand in the headers of the files that it names",),
     )

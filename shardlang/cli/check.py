@@ -1,0 +1,95 @@
+"""``shardlang check``: diagnostics, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from shardlang import compilation
+from shardlang.cli.options import model_option, nproc_option, set_option
+from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.diagnostics.formats import FORMATS, Format, show
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE..")
+@model_option
+@click.option("--checkpoint", metavar="FILE", help="A safetensors file or index whose tensors are the parameters.")
+@click.option("--no-model", is_flag=True, help="Look at no model: no torch, no import of your code.")
+@nproc_option
+@set_option
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--fix", is_flag=True, help="Make the edits that are surely right, in place.")
+def command(
+    files: tuple[str, ...],
+    model: str | None,
+    checkpoint: str | None,
+    no_model: bool,
+    nproc: int | None,
+    sets: dict[str, int],
+    form: Format,
+    fix: bool,
+) -> None:
+    """Report every fault of FILES (`-` is standard input), and of the models that they are for.
+
+    Exit 0: no error; 1: errors; 2: wrong usage.
+    """
+    if no_model and (model or checkpoint):
+        raise click.UsageError("--no-model excludes --model and --checkpoint")
+    if model and checkpoint:
+        raise click.UsageError("--model excludes --checkpoint")
+    if fix and "-" in files:
+        raise click.UsageError("--fix edits files in place, and standard input is none")
+    found: list[Diagnostic] = []
+    for file in files:
+        found += _check(file, sets, nproc, model, checkpoint, models=not no_model, fix=fix)
+    failed = any(d.severity == "error" for d in found)
+    if form == "text":
+        if found:
+            colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+            click.echo(show(found, form, colour=colour), err=True)
+    else:
+        text = show(found, form)
+        if text:
+            click.echo(text)
+    sys.exit(1 if failed else 0)
+
+
+def _check(
+    file: str,
+    sets: dict[str, int],
+    nproc: int | None,
+    model: str | None,
+    checkpoint: str | None,
+    *,
+    models: bool,
+    fix: bool,
+) -> tuple[Diagnostic, ...]:
+    """The diagnostics of one file, after its fixes where they are asked for."""
+    for _ in range(8):
+        try:
+            session = compilation.load(file, sets=sets, nproc=nproc, model=model, checkpoint=checkpoint)
+        except ShardlangError as error:
+            return error.diagnostics
+        found = session.diagnose(models=models)
+        edited = _fixed(session.source.text, found) if fix else None
+        if edited is None or session.source.name != file:
+            return found
+        Path(file).write_text(edited, encoding="utf-8", newline="")
+    return found
+
+
+def _fixed(text: str, found: tuple[Diagnostic, ...]) -> str | None:
+    """The text with every fix made that touches no other; ``None`` where there is none."""
+    fixes = sorted((d.fix for d in found if d.fix is not None), key=lambda f: (f.span.start, f.span.end))
+    kept, end = [], -1
+    for fix in fixes:
+        if fix.span.start >= end and text[fix.span.start : fix.span.end] == fix.span.text:
+            kept.append(fix)
+            end = max(fix.span.end, fix.span.start + 1)
+    for fix in reversed(kept):
+        text = text[: fix.span.start] + fix.replacement + text[fix.span.end :]
+    return text if kept else None

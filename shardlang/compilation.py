@@ -1,0 +1,232 @@
+"""The session object: one file on its way from text to results, each stage a cached property.
+
+A stage raises ``ShardlangError`` with all that is wrong there; later stages build on it. Torch is imported only where
+a model has to be built.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+import shardlang
+from shardlang.check import Program, check
+from shardlang.check.checkpoint import checkpoint_facts
+from shardlang.check.facts import Facts
+from shardlang.check.model import ModelLayouts, check_model
+from shardlang.check.sizes import Sizes
+from shardlang.check.transition import bind_change, open_names, unify_change
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_models
+from shardlang.plan.plan import Plan
+from shardlang.plan.search import plan_transition
+from shardlang.source import Source, Span
+from shardlang.syntax import tree
+from shardlang.syntax.decode import decode
+from shardlang.syntax.parse import parse
+from shardlang.syntax.reading import read_bytes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ARTEFACT_VERSION = 1
+"""The version of the JSON that ``compile`` writes; a change that a reader must know of raises it."""
+
+
+@frozen(slots=False)
+class Compilation:
+    """A file and what the command line adds to it.
+
+    ``sets`` overrides ``let`` constants; ``nproc`` is the number of ranks of the launch; ``model`` (``pkg.mod:fn``)
+    stands for a missing ``from``, or for the one of the file's only model; ``checkpoint`` gives parameters in a
+    model's place.
+    """
+
+    source: Source
+    sets: Mapping[str, int] = field(factory=dict)
+    nproc: int | None = None
+    model: str | None = None
+    checkpoint: str | None = None
+
+    @cached_property
+    def tree(self) -> tree.File:
+        return parse(self.source)
+
+    @cached_property
+    def program(self) -> Program:
+        program = check(self.tree, nproc=self.nproc, sets=self.sets)
+        if not program.models:
+            for option, value in (("--model", self.model), ("--checkpoint", self.checkpoint)):
+                if value is not None:
+                    raise ShardlangError(sl06_models.no_model_declared(f"{option} {value}", self.source.name))
+        return program
+
+    @cached_property
+    def references(self) -> dict[str, tuple[str, Span | None]]:
+        """For each model that has one: the function that builds it, and where the file says so."""
+        found: dict[str, tuple[str, Span | None]] = {}
+        for name, model in self.program.models.items():
+            if self.model is not None and (model.reference is None or len(self.program.models) == 1):
+                found[name] = (self.model, None)
+            elif model.reference is not None:
+                found[name] = (model.reference, model.reference_span)
+        return found
+
+    def build(self, name: str, *, device: str = "meta") -> nn.Module:
+        """The module of a model, built by its function; by default on the meta device. Raises SL0612 and SL0613."""
+        from shardlang.lower.module import build_model
+
+        reference, span = self.references[name]
+        return build_model(reference, span, device=device)
+
+    @cached_property
+    def facts(self) -> dict[str, Facts]:
+        """Parameters and modules of each model that something gives: the checkpoint, else its function."""
+        if self.checkpoint is not None:
+            return dict.fromkeys(self.program.models, checkpoint_facts(self.checkpoint))
+        if not self.references:
+            return {}
+        from shardlang.lower.facts import facts_of
+
+        facts: dict[str, Facts] = {}
+        errors: list[Diagnostic] = []
+        for name in self.references:
+            try:
+                facts[name] = facts_of(self.build(name))
+            except ShardlangError as error:
+                errors += error.diagnostics
+        if errors:
+            raise ShardlangError(errors)
+        return facts
+
+    @cached_property
+    def layouts(self) -> dict[str, ModelLayouts]:
+        """The checked layouts of each model whose parameters are known."""
+        layouts: dict[str, ModelLayouts] = {}
+        errors: list[Diagnostic] = []
+        for name, facts in self.facts.items():
+            try:
+                layouts[name] = check_model(self.program.models[name], facts)
+            except ShardlangError as error:
+                errors += error.diagnostics
+        if errors:
+            raise ShardlangError(errors)
+        return layouts
+
+    @cached_property
+    def plans(self) -> dict[str, Plan]:
+        """The plan of each ``reshard`` all of whose sizes are known."""
+        plans: dict[str, Plan] = {}
+        errors: list[Diagnostic] = []
+        for name, declared in self.program.reshards.items():
+            if name in self.open_sizes:
+                continue
+            try:
+                bound = bind_change(declared.source, declared.target, declared.mesh, Sizes())
+                plans[name] = plan_transition(bound.source, bound.target, bound.dtype)
+            except ShardlangError as error:
+                errors += error.diagnostics
+        if errors:
+            raise ShardlangError(errors)
+        return plans
+
+    @cached_property
+    def open_sizes(self) -> dict[str, tuple[str, ...]]:
+        """For each ``reshard`` that can be planned only when it meets a tensor: the sizes that are still open."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, declared in self.program.reshards.items():
+            sizes = Sizes()
+            unify_change(declared.source, declared.target, sizes)
+            names = open_names(declared.source, declared.target, sizes)
+            if names:
+                found[name] = names
+        return found
+
+    def diagnose(self, *, models: bool = True) -> tuple[Diagnostic, ...]:
+        """Everything that checking has to say, in the order of the text; ``models``: look at models, too."""
+        try:
+            if not models:
+                _ = self.program
+                return ()
+            _ = self.layouts
+        except ShardlangError as error:
+            return error.diagnostics
+        return self.warnings
+
+    @cached_property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        return tuple(
+            sl06_models.checkpoint_without_shards(
+                self.program.models[name].span, self.checkpoint or "", len(facts.parameters)
+            )
+            for name, facts in self.facts.items()
+            if not facts.shapes_known
+        )
+
+    def artefact(self) -> dict[str, Any]:
+        """The versioned object of ``compile --emit json``: enough to make this compilation again, and its plans."""
+        return {
+            "shardlang": ARTEFACT_VERSION,
+            "made_by": shardlang.__version__,
+            "source": {"name": self.source.name, "text": self.source.text},
+            "sets": dict(self.sets),
+            "nproc": self.nproc,
+            "model": self.model,
+            "meshes": {name: str(mesh) for name, mesh in self.program.meshes.items()},
+            "lets": dict(self.program.lets),
+            "plans": {name: plan.to_json() for name, plan in self.plans.items()},
+            "open": {name: list(names) for name, names in self.open_sizes.items()},
+        }
+
+
+def load(
+    path: str,
+    *,
+    sets: Mapping[str, int] = {},
+    nproc: int | None = None,
+    model: str | None = None,
+    checkpoint: str | None = None,
+) -> Compilation:
+    """The compilation of a ``.shard`` file, of the JSON that ``compile`` wrote, or (``-``) of standard input.
+
+    What is given here goes before what such a JSON says. Raises SL0221 for a file that cannot be read, SL0222 and
+    SL0223 for a JSON that is no artefact of this version.
+    """
+    name, data = read_bytes(path)
+    if not data.lstrip().startswith(b"{"):
+        return Compilation(decode(name, data), dict(sets), nproc, model, checkpoint)
+    said = _artefact(name, data)
+    source = Source(said["source"]["name"], said["source"]["text"])
+    return Compilation(
+        source,
+        {**said["sets"], **sets},
+        said["nproc"] if nproc is None else nproc,
+        said["model"] if model is None else model,
+        checkpoint,
+    )
+
+
+def _artefact(name: str, data: bytes) -> dict[str, Any]:
+    """The object of an artefact, its form held. No text of the language begins with a brace."""
+    try:
+        said = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ShardlangError(sl02_names.malformed_artefact(name, "it is no JSON")) from None
+    if not isinstance(said, dict) or "shardlang" not in said:
+        raise ShardlangError(sl02_names.malformed_artefact(name, "it has no `shardlang` version"))
+    if said["shardlang"] != ARTEFACT_VERSION or isinstance(said["shardlang"], bool):
+        raise ShardlangError(sl02_names.artefact_version(name, said["shardlang"], ARTEFACT_VERSION))
+    source, sets = said.get("source"), said.setdefault("sets", {})
+    if not isinstance(source, dict) or not all(isinstance(source.get(k), str) for k in ("name", "text")):
+        raise ShardlangError(sl02_names.malformed_artefact(name, "its `source` has no `name` and `text`"))
+    if not isinstance(sets, dict) or not all(type(v) is int and v >= 0 for v in sets.values()):
+        raise ShardlangError(sl02_names.malformed_artefact(name, "its `sets` are not sizes by name"))
+    nproc, model = said.setdefault("nproc", None), said.setdefault("model", None)
+    if not (nproc is None or (type(nproc) is int and nproc > 0)):
+        raise ShardlangError(sl02_names.malformed_artefact(name, "its `nproc` is no number of ranks"))
+    if not (model is None or isinstance(model, str)):
+        raise ShardlangError(sl02_names.malformed_artefact(name, "its `model` is no reference"))
+    return said
