@@ -266,3 +266,15 @@ def malformed_artefact(file: str, reason: str) -> Diagnostic:
         f"`{file}` is no artefact of `shardlang compile`: {reason}",
         helps=("write one: `shardlang compile FILE.shard --emit json -o OUT.json`",),
     )
+
+
+@message("SL0224", "a name that the file does not declare")
+def no_such_name(kind: str, name: str | None, names: Sequence[str], file: str) -> Diagnostic:
+    if name is None and names:
+        return Diagnostic(
+            f"{file} declares several {kind}s, and none is named",
+            notes=_known("declared", names),
+            helps=(f'name one: `name="{names[0]}"`',),
+        )
+    what = f"no {kind}" if name is None else f"no {kind} `{name}`"
+    return Diagnostic(f"{file} declares {what}", notes=_known("declared", names), helps=did_you_mean(name or "", names))

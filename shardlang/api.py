@@ -1,0 +1,107 @@
+"""The Python face: what ``import shardlang as sl`` offers. Thin; torch is imported only where a name needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from shardlang import compilation
+from shardlang.check.program import Fn, Model
+from shardlang.compilation import Compilation
+from shardlang.diagnostics import ShardlangError, sl02_names
+from shardlang.mesh import Mesh
+from shardlang.source import Source
+from shardlang.syntax import tree
+from shardlang.syntax.decode import check_text
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@frozen
+class LoadedMesh:
+    """A mesh of a loaded file."""
+
+    mesh: Mesh
+
+    def device_mesh(self, device_type: str = "cpu") -> DeviceMesh:
+        """The torch ``DeviceMesh`` with the same axis names. All of its ranks must ask; one object a mesh and type."""
+        from shardlang.lower.placements import device_mesh
+
+        return device_mesh(self.mesh, device_type)
+
+
+@frozen(slots=False)
+class LoadedProgram:
+    """A checked file, ready for use from Python."""
+
+    compilation: Compilation
+
+    @cached_property
+    def _program(self) -> compilation.Program:
+        return self.compilation.program
+
+    def mesh(self, name: str) -> LoadedMesh:
+        """A declared mesh. Raises SL0224."""
+        meshes = self._program.meshes
+        if name not in meshes:
+            raise ShardlangError(sl02_names.no_such_name("mesh", name, list(meshes), self.compilation.source.name))
+        return LoadedMesh(meshes[name])
+
+    def apply(self, model: nn.Module, mesh: DeviceMesh, *, name: str | None = None) -> nn.Module:
+        """The module, in place: placed, called and grouped as the file's model says (``name`` where it has several)."""
+        from shardlang.runtime.apply import apply
+
+        return apply(self.declared_model(name), model, mesh)
+
+    def declared_model(self, name: str | None = None) -> Model:
+        """A declared model; without a name the only one. Raises SL0224."""
+        models = self._program.models
+        if name is None and len(models) == 1:
+            return next(iter(models.values()))
+        if name is None or name not in models:
+            raise ShardlangError(sl02_names.no_such_name("model", name, list(models), self.compilation.source.name))
+        return models[name]
+
+    def declared_fn(self, name: str) -> Fn:
+        """The signature of a declared ``fn``. Raises SL0224."""
+        fns = self._program.fns
+        if name not in fns:
+            raise ShardlangError(sl02_names.no_such_name("fn", name, list(fns), self.compilation.source.name))
+        return fns[name]
+
+
+def load(path: str | os.PathLike[str], *, nproc: int | None = None, sets: Mapping[str, int] = {}) -> LoadedProgram:
+    """The program of a ``.shard`` file, or of the JSON that ``shardlang compile`` wrote.
+
+    ``nproc`` sizes an axis written ``?``; without it the launch does (``WORLD_SIZE``). ``sets`` overrides ``let``
+    constants. Raises ShardlangError with every fault of the file.
+    """
+    session = compilation.load(os.fspath(path), sets=sets, nproc=nproc)
+    return _loaded(session)
+
+
+def loads(
+    text: str, *, name: str = "<string>", nproc: int | None = None, sets: Mapping[str, int] = {}
+) -> LoadedProgram:
+    """As ``load``, from a text; ``name`` is what diagnostics call it."""
+    source = Source(name, text)
+    check_text(source)
+    return _loaded(Compilation(source, dict(sets), nproc))
+
+
+def _loaded(session: Compilation) -> LoadedProgram:
+    """The checked session; an open axis takes its size from the launch where there is one."""
+    world = os.environ.get("WORLD_SIZE", "")
+    if session.nproc is None and world.isdecimal():
+        meshes = [d for d in session.tree.decls if isinstance(d, tree.Mesh)]
+        if any(axis.size is None for mesh in meshes for axis in mesh.axes):
+            session = Compilation(session.source, session.sets, int(world), session.model, session.checkpoint)
+    loaded = LoadedProgram(session)
+    _ = session.program
+    return loaded
