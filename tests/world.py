@@ -11,8 +11,8 @@
 ``run`` returns the results by rank. Where a rank raises, dies, or is not done in time it raises ``WorldError`` with
 every rank's own traceback, ends the processes (by their ids) and starts a new world at the next ``run``; so a broken
 test costs its neighbours a second and nothing else. ``run(..., expect_death=True)`` gives ``Lost`` for a rank that
-died or was late and ``Raised`` for one that raised, instead of raising. Ranks are forked from one process that has torch imported
-already (about 0.3 s a world). The store of the process group lives in the test's own process, as it does under
+died or was late and ``Raised`` for one that raised, instead of raising. Ranks are forked from one process with torch
+imported (about 0.3 s a world). The store of the process group lives in the test's own process, as it does under
 torchrun, so that it outlives any rank. For other sizes: ``with World(6) as world``.
 """
 

@@ -1,3 +1,143 @@
 """Codes SL07: run time. Each function takes meaning and writes the prose."""
 
 from __future__ import annotations
+
+from shardlang.diagnostics.diagnostic import Diagnostic, message
+from shardlang.diagnostics.prose import conjoined, plural
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    """``rank 2`` or ``ranks 0, 1 and 5``."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + conjoined(str(r) for r in ranks)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + " ".join(map(str, shape)) + "]"
+
+
+@message("SL0701", "ranks that come with different plans")
+def ranks_disagree(first: int, one: str, second: int, other: str) -> Diagnostic:
+    return Diagnostic(
+        f"rank {first} and rank {second} do not ask for the same transfer",
+        notes=(f"rank {first}: {one}", f"rank {second}: {other}", "nothing was sent"),
+        helps=("make every rank of the mesh reshard the same tensors in the same order",),
+    )
+
+
+@message("SL0702", "a rank that does not come")
+def rank_missing(
+    what: str,
+    step: int,
+    steps: int,
+    kind: str,
+    axes: tuple[str, ...],
+    ranks: tuple[int, ...],
+    missing: tuple[int, ...],
+    store_gone: bool,
+    cause: str,
+) -> Diagnostic:
+    """``step`` is 1-based, 0 for the agreement before the first one."""
+    over = f" over `{'/'.join(axes)}`" if axes else ""
+    place = f"step {step} of {steps}, {kind}{over}" if step else "the agreement before the first step"
+    if store_gone:
+        gone = "the store of the launch is gone, and with it the rank that kept it (rank 0, unless torchrun kept it)"
+    elif missing:
+        gone = f"{_ranks(missing)} died or never came"
+    else:
+        gone = "every rank came, and the connection between two of them broke"
+    return Diagnostic(
+        f"{gone.split(',')[0] if store_gone else gone}: `{what}`",
+        notes=(*((gone,) if store_gone else ()), f"in {place}, among {_ranks(ranks)}", f"the backend says: {cause}"),
+    )
+
+
+@message("SL0703", "a local block of another size than its spec gives it")
+def block_of_wrong_size(layout: str, found: tuple[int, ...], due: tuple[int, ...], rank: int) -> Diagnostic:
+    return Diagnostic(
+        f"rank {rank} has a block of {_shape(found)}, where `{layout}` gives it {_shape(due)}",
+        notes=("a block is never padded or cut to fit",),
+        helps=("give the global shape with `shape=`, or split unevenly with `/~`",),
+    )
+
+
+@message("SL0704", "a placement that no spec can say")
+def unknown_placement(axis: str, placement: str) -> Diagnostic:
+    return Diagnostic(
+        f"the placement `{placement}` on mesh axis `{axis}` has no spec",
+        notes=("specs have `Shard`, `Replicate`, `Partial` of sum, avg, max and min, and FSDP over tensor parallel",),
+        helps=("redistribute the tensor with torch first",),
+    )
+
+
+@message("SL0705", "a mesh that is larger than the launch")
+def too_few_ranks(mesh: str, axes: str, needed: int, world: int) -> Diagnostic:
+    return Diagnostic(
+        f"mesh `{mesh}` ({axes}) needs {plural(needed, 'rank')}, and the launch has {world}",
+        helps=(f"launch {needed} processes, or give one axis the size `?`",),
+    )
+
+
+@message("SL0706", "a layout that a DTensor cannot have")
+def not_a_dtensor(layout: str) -> Diagnostic:
+    return Diagnostic(
+        f"no DTensor placements say `{layout}`",
+        notes=("placements split a dim over mesh axes in mesh order, in whole dims",),
+        helps=("reshard to a layout that has placements before the value leaves shardlang",),
+    )
+
+
+@message("SL0707", "a tensor whose layout is not known")
+def no_source(shape: tuple[int, ...]) -> Diagnostic:
+    return Diagnostic(
+        f"a plain tensor of {_shape(shape)} does not say how it lies on the mesh",
+        helps=('say it with `source="[...]"` and `mesh=`, or pass a DTensor',),
+    )
+
+
+@message("SL0708", "a whole value that differs between ranks")
+def copies_differ(layout: str, first: int, second: int, count: int) -> Diagnostic:
+    return Diagnostic(
+        f"rank {first} and rank {second} hold different copies of a block of `{layout}`",
+        notes=(f"{plural(count, 'element')} of rank {second}'s copy differ",),
+        helps=("make the copies equal, or declare the value pending",),
+    )
+
+
+@message("SL0709", "a reshard without a mesh")
+def no_mesh(spec: str) -> Diagnostic:
+    return Diagnostic(
+        f"nothing says on which mesh `{spec}` is",
+        helps=("pass `mesh=`, or a tensor that is on one",),
+    )
+
+
+@message("SL0710", "a tensor of another dtype than its spec")
+def dtype_differs(spec: str, wanted: str, found: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{spec}` asks for {wanted}, and the tensor is {found}",
+        notes=("moving a tensor never changes its dtype",),
+        helps=(f"convert the tensor first, or write `{found}`",),
+    )
+
+
+@message("SL0711", "a whole value that leaves the global view without a word on its gradient")
+def local_without_grad(layout: str, axes: tuple[str, ...]) -> Diagnostic:
+    over = conjoined(f"`{a}`" for a in axes)
+    return Diagnostic(
+        f"`{layout}` is whole over {over}, so its local use does not say what its gradient is",
+        notes=("ranks that use their copy differently have different gradients, which must be added up",),
+        helps=(
+            f'write `grad="[...]{{+{axes[0]}}}"` where ranks use it differently',
+            'write `grad="[...]"` where they all do the same with it',
+        ),
+    )
+
+
+@message("SL0712", "blocks that do not make one tensor")
+def blocks_do_not_fit(spec: str, shapes: tuple[tuple[int, ...], ...], ranks: tuple[int, ...]) -> Diagnostic:
+    told = [f"rank {r} has {_shape(s)}" for r, s in zip(ranks, shapes, strict=True)]
+    return Diagnostic(
+        f"the blocks that the ranks have make no tensor in `{spec}`",
+        notes=("; ".join(told[:8]) + ("; .." if len(told) > 8 else ""),),
+        helps=("give every rank the block of its spec, or the global shape with `shape=`",),
+    )

@@ -1,0 +1,127 @@
+"""Layouts and DTensor placements: to and fro, exactly or not at all; device meshes with a mesh's axis names.
+
+A DTensor's placements say, for each mesh dim, ``Shard(d)``, ``Replicate()`` or ``Partial(op)``; dims that split one
+tensor dim nest left to right in ``torch.chunk``'s way. A layout has placements when it says the same of every rank.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from functools import lru_cache
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+
+from shardlang.diagnostics import ShardlangError, sl07_runtime
+from shardlang.layout import Cut, Dim, Factor, Layout, Pending, ReduceOp
+from shardlang.lower import torch_private
+from shardlang.mesh import Axis, Mesh
+
+_OPS: dict[str, ReduceOp] = {"sum": "sum", "avg": "avg", "max": "max", "min": "min"}
+_meshes: weakref.WeakKeyDictionary[DeviceMesh, Mesh] = weakref.WeakKeyDictionary()
+_device_meshes: dict[tuple[Mesh, str], DeviceMesh] = {}
+
+
+def device_mesh(mesh: Mesh, device_type: str = "cpu") -> DeviceMesh:
+    """The ``DeviceMesh`` of a mesh, with the same axis names; one object a mesh and device type.
+
+    All ranks of the launch must ask. Raises ShardlangError where the launch has fewer ranks than the mesh.
+    """
+    world = torch.distributed.get_world_size()
+    if mesh.ranks.stop > world:
+        raise ShardlangError(sl07_runtime.too_few_ranks(mesh.name, str(mesh), mesh.ranks.stop, world))
+    key = (mesh, device_type)
+    found = _device_meshes.get(key)
+    if found is None or torch_private.is_stale(found):
+        ranks = torch.tensor(list(mesh.ranks), dtype=torch.int).reshape([a.size for a in mesh.axes])
+        found = DeviceMesh(device_type, ranks, mesh_dim_names=tuple(a.name for a in mesh.axes))
+        _device_meshes[key] = found
+        remember(found, mesh)
+    return found
+
+
+def remember(torch_mesh: DeviceMesh, mesh: Mesh) -> None:
+    """Says that a ``DeviceMesh`` stands for a mesh (with its links and sub-axes) from now on."""
+    _meshes[torch_mesh] = mesh
+
+
+def mesh_of(torch_mesh: DeviceMesh) -> Mesh:
+    """The mesh that a ``DeviceMesh`` stands for.
+
+    One that we did not make has axes named as its dims (or d0, d1, ..), and torch's ranks where they follow each other.
+    """
+    mesh = _meshes.get(torch_mesh)
+    if mesh is None:
+        names = torch_mesh.mesh_dim_names or tuple(f"d{i}" for i in range(torch_mesh.ndim))
+        axes = tuple(Axis(n, s) for n, s in zip(names, torch_mesh.shape, strict=True))
+        ranks = ranks_of(torch_mesh)
+        mesh = Mesh("mesh", axes, first_rank=ranks[0] if ranks == tuple(range(ranks[0], ranks[0] + len(ranks))) else 0)
+        _meshes[torch_mesh] = mesh
+    return mesh
+
+
+def layout_of(mesh: Mesh, placements: tuple[Placement, ...], shape: tuple[int, ...]) -> Layout:
+    """The layout that placements give a tensor of this global shape.
+
+    Raises ShardlangError for placements of a kind that no layout has.
+    """
+    cuts: dict[int, list[tuple[str, int]]] = {}
+    pending: list[Pending] = []
+    for axis, placement in zip(mesh.axes, placements, strict=True):
+        if type(placement) is Partial and placement.reduce_op in _OPS:
+            pending.append(Pending(axis.name, _OPS[placement.reduce_op]))
+        elif isinstance(placement, Shard) or torch_private.is_strided_shard(placement):
+            dim = placement.dim  # type: ignore[attr-defined]  # both kinds have it
+            cuts.setdefault(dim % max(len(shape), 1), []).append((axis.name, torch_private.split_factor(placement)))
+        elif not isinstance(placement, Replicate):
+            raise ShardlangError(sl07_runtime.unknown_placement(axis.name, str(placement)))
+    dims = tuple(_dim(mesh, size, _in_order(mesh, cuts.get(d, []))) for d, size in enumerate(shape))
+    return Layout(mesh, dims, tuple(pending))
+
+
+def _in_order(mesh: Mesh, cuts: list[tuple[str, int]]) -> list[str]:
+    """Axes major to minor: one with a split factor cuts the parts that later axes, of that many ranks, made first."""
+    order: list[str] = []
+    for name, factor in reversed(cuts):
+        at = 0
+        while factor > 1:
+            if at == len(order) or factor % mesh.axis(order[at]).size:
+                raise ShardlangError(sl07_runtime.unknown_placement(name, f"_StridedShard(split_factor={factor})"))
+            factor //= mesh.axis(order[at]).size
+            at += 1
+        order.insert(at, name)
+    return order
+
+
+def _dim(mesh: Mesh, size: int, axes: list[str]) -> Dim:
+    ways = math.prod(mesh.axis(a).size for a in axes)
+    return Dim((Factor(size),), tuple(Cut(a, uneven=bool(size % ways)) for a in axes))
+
+
+@lru_cache(maxsize=1 << 12)
+def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
+    """The placements that say exactly what a layout says, a mesh axis each; ``None`` where torch has none."""
+    mesh = layout.mesh
+    owed = {leaf: p.op for p in layout.pending for leaf in mesh.expand(p.axis)}
+    where = {leaf: d for d, dim in enumerate(layout.dims) for name in dim.axes() for leaf in mesh.expand(name)}
+    placements: list[Placement] = []
+    for axis in mesh.axes:
+        leaves = [leaf for leaf in mesh.expand(axis.name) if mesh.axis(leaf).size > 1] or [axis.name]
+        dims = {where.get(leaf) for leaf in leaves}
+        ops = {owed.get(leaf) for leaf in leaves}
+        if len(dims) > 1 or len(ops) > 1:
+            return None
+        dim, op = dims.pop(), ops.pop()
+        placements.append(Shard(dim) if dim is not None else Partial(op) if op is not None else Replicate())
+    result = tuple(placements)
+    return result if layout_of(mesh, result, layout.shape).equivalent(layout) else None
+
+
+def ranks_of(torch_mesh: DeviceMesh) -> tuple[int, ...]:
+    """Torch's ranks of a device mesh, row-major."""
+    return tuple(int(r) for r in torch_mesh.mesh.flatten().tolist())
+
+
+__all__ = ["device_mesh", "layout_of", "mesh_of", "placements_of", "ranks_of", "remember"]

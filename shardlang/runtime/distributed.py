@@ -1,0 +1,144 @@
+"""Plans on ``torch.distributed``: the steps of ``plan.steps`` by explicit collectives, gloo on CPU and NCCL on CUDA.
+
+A plan is prepared once for each team and kept. Nothing here is differentiable: see ``reshard``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+import torch.distributed as dist
+
+from shardlang.diagnostics import ShardlangError, sl07_runtime
+from shardlang.plan.plan import Plan
+from shardlang.runtime import agreement, faults
+from shardlang.runtime.groups import Team
+from shardlang.runtime.steps import Prepared, State, prepare
+
+_KEPT = 4096
+"""How many prepared plans are kept; the least recently used goes first."""
+
+
+def run_plan(
+    plan: Plan,
+    block: torch.Tensor,
+    *,
+    team: Team | None = None,
+    out: torch.Tensor | None = None,
+    check: bool | None = None,
+) -> torch.Tensor:
+    """Carries out a plan: from this rank's local block under the source to that under the target.
+
+    A rank outside the source's mesh gives an empty tensor of the dtype; one outside the target's gets an empty one.
+    The result shares no storage with ``block``; it is ``out`` where that is given. ``check``: whether ranks agree on
+    the plan before its first use (by default as ``agreement.mode`` says).
+
+    Raises ShardlangError where the block does not fit, ranks do not agree, or one does not come.
+    """
+    return ready(plan, team or Team()).start(block, out, check).wait()
+
+
+def start_plan(
+    plan: Plan,
+    block: torch.Tensor,
+    *,
+    team: Team | None = None,
+    out: torch.Tensor | None = None,
+    check: bool | None = None,
+) -> Running:
+    """Starts a plan and returns while its first transfer is under way; ``block`` must not change before ``wait``."""
+    return ready(plan, team or Team()).start(block, out, check)
+
+
+def ready(plan: Plan, team: Team) -> ReadyPlan:
+    """The plan, prepared for this rank; from the cache where it was before."""
+    key = (plan.hash, team)
+    found = _prepared.get(key)
+    if found is None or found.world is not dist.group.WORLD:
+        found = _prepared[key] = ReadyPlan(plan, team)
+        if len(_prepared) > _KEPT:
+            _prepared.popitem(last=False)
+    return found
+
+
+class ReadyPlan:
+    """A plan and this rank's part in it. Process groups are made at the first start, by all ranks alike."""
+
+    def __init__(self, plan: Plan, team: Team) -> None:
+        self.plan, self.team = plan, team
+        self.world = dist.group.WORLD
+        self.rank = team.logical(dist.get_rank())
+        source, target = plan.source, plan.target
+        self.shape = source.local_shape(self.rank) if self.rank in source.mesh.ranks else None
+        members = {*source.mesh.ranks, *target.mesh.ranks}
+        self.ranks = tuple(sorted(team.physical(m) for m in members))
+        self._steps: list[Prepared] | None = None
+        self._agreed: set[torch.dtype] = set()
+        # Only where every step hands its input on can the result be the input.
+        self._same = all(step.kind in ("slice", "mask") for step in plan.steps)
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None, check: bool | None) -> Running:
+        """See ``start_plan``."""
+        fits = self.shape is None or tuple(block.shape) == self.shape
+        if block.dtype not in self._agreed or check:
+            if agreement.wanted(check):
+                agreement.agree(self, block, fits)
+            self._agreed.add(block.dtype)
+        if not fits:
+            assert self.shape is not None
+            raise ShardlangError(sl07_runtime.block_of_wrong_size(
+                str(self.plan.source), tuple(block.shape), self.shape, dist.get_rank()
+            ))  # fmt: skip
+        if self._steps is None:
+            self._steps = [self._prepare(i) for i in range(len(self.plan.steps))]
+        return Running(self, self._steps, block, out)
+
+    def _prepare(self, index: int) -> Prepared:
+        try:
+            return prepare(self.plan.steps[index], self.team, self.rank)
+        except RuntimeError as error:
+            raise faults.lost(self, index, error) from error
+
+    def settle(self, result: torch.Tensor, block: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """The result in ``out``, or at least in storage of its own, contiguous."""
+        if out is not None:
+            return out if result is out else out.copy_(result)
+        if self._same and result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
+            return result.clone(memory_format=torch.contiguous_format)
+        return result if result.is_contiguous() else result.contiguous()
+
+
+class Running:
+    """A plan on its way. ``wait`` brings the result; it may be called once only."""
+
+    def __init__(self, plan: ReadyPlan, steps: list[Prepared], block: torch.Tensor, out: torch.Tensor | None) -> None:
+        self._plan, self._steps, self._block, self._out = plan, steps, block, out
+        self._at = 0
+        self._state: State = block
+        if steps:
+            self._start(block)
+
+    def wait(self) -> torch.Tensor:
+        """Ends the transfer under way and does the remaining steps."""
+        result: torch.Tensor = self._state
+        last = len(self._steps) - 1
+        while self._at <= last:
+            try:
+                result = self._steps[self._at].finish(self._state)
+            except RuntimeError as error:
+                raise faults.lost(self._plan, self._at, error) from error
+            self._at += 1
+            if self._at <= last:
+                self._start(result)
+        return self._plan.settle(result, self._block, self._out)
+
+    def _start(self, block: torch.Tensor) -> None:
+        out = self._out if self._at == len(self._steps) - 1 else None
+        try:
+            self._state = self._steps[self._at].start(block, out)
+        except RuntimeError as error:
+            raise faults.lost(self._plan, self._at, error) from error
+
+
+_prepared: OrderedDict[tuple[str, Team], ReadyPlan] = OrderedDict()

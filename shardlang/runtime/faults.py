@@ -1,0 +1,66 @@
+"""When a transfer fails: which step of which plan, over which ranks, and who is missing.
+
+A backend only knows that a connection closed or a wait ran out. So each rank that fails leaves a word in the store
+of the launch and looks, for a moment, who else did: a member without a word is the one that is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from shardlang.diagnostics import ShardlangError, sl07_runtime
+from shardlang.lower import torch_private
+
+if TYPE_CHECKING:
+    from shardlang.runtime.distributed import ReadyPlan
+
+GRACE = 3.0
+"""Seconds in which the others' words are awaited. Members on one link fail within milliseconds of each other."""
+
+
+def lost(plan: ReadyPlan, index: int, error: Exception) -> ShardlangError:
+    """The diagnostic of a failed step (``index`` -1: of the agreement before the first)."""
+    if isinstance(error, ShardlangError):
+        return error
+    steps = plan.plan.steps
+    where = "agreement" if index < 0 else steps[index].kind
+    axes = () if index < 0 else steps[index].axes
+    missing, hosts = _missing(plan.ranks, where)
+    cause = str(error).strip().splitlines()
+    return ShardlangError(
+        sl07_runtime.rank_missing(
+            what=f"{plan.plan.source} => {plan.plan.target}",
+            step=index + 1,
+            steps=len(steps),
+            kind=where,
+            axes=axes,
+            ranks=plan.ranks,
+            missing=missing,
+            store_gone=hosts,
+            cause=cause[0] if cause else type(error).__name__,
+        )
+    )
+
+
+def _missing(ranks: tuple[int, ...], where: str) -> tuple[tuple[int, ...], bool]:
+    """The members that left no word, and whether the store itself is gone."""
+    me = dist.get_rank()
+    try:
+        store = torch_private.default_store()
+        store.set(_key(me), json.dumps({"where": where}))
+        silent = {r for r in ranks if r != me}
+        end = time.monotonic() + GRACE
+        while silent and time.monotonic() < end:
+            silent = {r for r in silent if not store.check([_key(r)])}
+            time.sleep(0.05)
+    except (RuntimeError, OSError):
+        return (), True
+    return tuple(sorted(silent)), False
+
+
+def _key(rank: int) -> str:
+    return f"shardlang/fault/{rank}"

@@ -1,0 +1,110 @@
+"""Process groups: one for each set of ranks that talk, made when first needed, kept, and released on demand.
+
+A user's ``DeviceMesh`` is only read: no group of it is used, and nothing is flattened (torch changes its own
+behaviour where a flattened mesh exists). Only members take part in making a group, and all of them come to it at the
+same step of the same plan, so that the order is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch.distributed as dist
+from attrs import frozen
+
+from shardlang.lower import torch_private
+
+DEFAULT_TIMEOUT = 300.0
+"""Seconds a collective may wait for a rank; ``SHARDLANG_TIMEOUT`` says otherwise."""
+
+
+@frozen
+class Team:
+    """Which process is which rank of a mesh, and on devices of what type their tensors are.
+
+    Without ``ranks`` a mesh's ranks are torch's own numbers. With them, ``ranks[i]`` is torch's number of the mesh's
+    rank ``first + i``, as in a device mesh whose ranks do not follow each other.
+    """
+
+    device: str = "cpu"
+    first: int = 0
+    ranks: tuple[int, ...] | None = None
+
+    def logical(self, rank: int) -> int:
+        """The mesh's number of one of torch's ranks; -1 for one that is not in the team."""
+        if self.ranks is None:
+            return rank
+        return self.first + self.ranks.index(rank) if rank in self.ranks else -1
+
+    def physical(self, rank: int) -> int:
+        """Torch's number of one of the mesh's ranks."""
+        return rank if self.ranks is None else self.ranks[rank - self.first]
+
+
+@frozen(eq=False)
+class Group:
+    """A process group. ``ranks`` are torch's, in the group's order (ascending); ``index`` is this rank's place."""
+
+    handle: dist.ProcessGroup
+    ranks: tuple[int, ...]
+    index: int
+    backend: str
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+_groups: dict[tuple[tuple[int, ...], str], Group] = {}
+_owner: list[object] = []
+"""The default process group that the cached ones hang on: a new one makes them all stale."""
+
+
+def timeout() -> float:
+    """How long a collective may wait, in seconds."""
+    return float(os.environ.get("SHARDLANG_TIMEOUT", DEFAULT_TIMEOUT))
+
+
+def group_of(ranks: tuple[int, ...], device: str = "cpu") -> Group:
+    """The group of these ranks (torch's, of which this must be one). All of them must ask for it."""
+    world = dist.group.WORLD
+    if not _owner or _owner[0] is not world:
+        _groups.clear()
+        _owner[:] = [world]
+    members = tuple(sorted(ranks))
+    found = _groups.get((members, device))
+    if found is None:
+        handle = dist.new_group(
+            list(members),
+            timeout=timedelta(seconds=timeout()),
+            backend=_backend(device),
+            use_local_synchronization=True,
+            group_desc="shardlang",
+        )
+        found = Group(handle, members, members.index(dist.get_rank()), dist.get_backend(handle))
+        _groups[members, device] = found
+    return found
+
+
+def _backend(device: str) -> str | None:
+    """The backend for a device's tensors: the default group's own where it serves them."""
+    default = dist.get_backend()
+    if default not in ("gloo", "nccl"):
+        return None
+    return "nccl" if device == "cuda" else "gloo"
+
+
+def open_groups() -> int:
+    """How many process groups the executor holds."""
+    return len(_groups)
+
+
+def release() -> None:
+    """Destroys every group that the executor made. All ranks must have finished what they issued on them."""
+    for group in _groups.values():
+        torch_private.retire_group(group.handle)
+    _groups.clear()
+
+
+__all__ = ["Group", "Team", "group_of", "open_groups", "release", "timeout"]
