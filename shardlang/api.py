@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from shardlang import compilation
-from shardlang.check.program import Fn, Model
+from shardlang.check.program import Fn, Model, Program
 from shardlang.compilation import Compilation
 from shardlang.diagnostics import ShardlangError, sl02_names
 from shardlang.mesh import Mesh
@@ -43,7 +43,7 @@ class LoadedProgram:
     compilation: Compilation
 
     @cached_property
-    def _program(self) -> compilation.Program:
+    def _program(self) -> Program:
         return self.compilation.program
 
     def mesh(self, name: str) -> LoadedMesh:

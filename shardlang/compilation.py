@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 import shardlang
 from shardlang.check import Program, check
@@ -42,7 +42,7 @@ class Compilation:
 
     ``sets`` overrides ``let`` constants; ``nproc`` is the number of ranks of the launch; ``model`` (``pkg.mod:fn``)
     stands for a missing ``from``, or for the one of the file's only model; ``checkpoint`` gives parameters in a
-    model's place.
+    model's place. Without ``look_at_models`` nothing is known of any model, and torch is not imported.
     """
 
     source: Source
@@ -50,6 +50,7 @@ class Compilation:
     nproc: int | None = None
     model: str | None = None
     checkpoint: str | None = None
+    look_at_models: bool = True
 
     @cached_property
     def tree(self) -> tree.File:
@@ -85,6 +86,8 @@ class Compilation:
     @cached_property
     def facts(self) -> dict[str, Facts]:
         """Parameters and modules of each model that something gives: the checkpoint, else its function."""
+        if not self.look_at_models:
+            return {}
         if self.checkpoint is not None:
             return dict.fromkeys(self.program.models, checkpoint_facts(self.checkpoint))
         if not self.references:
@@ -145,12 +148,13 @@ class Compilation:
                 found[name] = names
         return found
 
-    def diagnose(self, *, models: bool = True) -> tuple[Diagnostic, ...]:
-        """Everything that checking has to say, in the order of the text; ``models``: look at models, too."""
+    def without_models(self) -> Compilation:
+        """The same, with no look at any model."""
+        return evolve(self, look_at_models=False)
+
+    def diagnose(self) -> tuple[Diagnostic, ...]:
+        """Everything that checking has to say, in the order of the text."""
         try:
-            if not models:
-                _ = self.program
-                return ()
             _ = self.layouts
         except ShardlangError as error:
             return error.diagnostics
@@ -166,6 +170,13 @@ class Compilation:
             if not facts.shapes_known
         )
 
+    def plans_json(self) -> dict[str, Any]:
+        """Each ``reshard`` with its plan, or with the sizes that are open until it meets a tensor."""
+        return {
+            name: {"open": list(self.open_sizes[name])} if name in self.open_sizes else self.plans[name].to_json()
+            for name in self.program.reshards
+        }
+
     def artefact(self) -> dict[str, Any]:
         """The versioned object of ``compile --emit json``: enough to make this compilation again, and its plans."""
         return {
@@ -177,8 +188,7 @@ class Compilation:
             "model": self.model,
             "meshes": {name: str(mesh) for name, mesh in self.program.meshes.items()},
             "lets": dict(self.program.lets),
-            "plans": {name: plan.to_json() for name, plan in self.plans.items()},
-            "open": {name: list(names) for name, names in self.open_sizes.items()},
+            "plans": self.plans_json(),
         }
 
 

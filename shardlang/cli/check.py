@@ -72,9 +72,10 @@ def _check(
     for _ in range(8):
         try:
             session = compilation.load(file, sets=sets, nproc=nproc, model=model, checkpoint=checkpoint)
+            session = session if models else session.without_models()
         except ShardlangError as error:
             return error.diagnostics
-        found = session.diagnose(models=models)
+        found = session.diagnose()
         edited = _fixed(session.source.text, found) if fix else None
         if edited is None or session.source.name != file:
             return found

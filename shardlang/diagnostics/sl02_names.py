@@ -278,3 +278,8 @@ def no_such_name(kind: str, name: str | None, names: Sequence[str], file: str) -
         )
     what = f"no {kind}" if name is None else f"no {kind} `{name}`"
     return Diagnostic(f"{file} declares {what}", notes=_known("declared", names), helps=did_you_mean(name or "", names))
+
+
+@message("SL0225", "a file that cannot be written")
+def unwritable_file(path: str, reason: str) -> Diagnostic:
+    return Diagnostic(f"cannot write `{path}`: {reason}")
