@@ -92,15 +92,17 @@ class Compilation:
             return dict.fromkeys(self.program.models, checkpoint_facts(self.checkpoint))
         if not self.references:
             return {}
-        from shardlang.lower.facts import facts_of
-
         facts: dict[str, Facts] = {}
         errors: list[Diagnostic] = []
         for name in self.references:
             try:
-                facts[name] = facts_of(self.build(name))
+                module = self.build(name)
             except ShardlangError as error:
                 errors += error.diagnostics
+                continue
+            from shardlang.lower.facts import facts_of
+
+            facts[name] = facts_of(module)
         if errors:
             raise ShardlangError(errors)
         return facts

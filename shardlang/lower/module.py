@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from shardlang.diagnostics import ShardlangError, sl06_models
 from shardlang.diagnostics.prose import did_you_mean
 from shardlang.source import Span
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def import_module_of(reference: str, span: Span | None = None) -> ModuleType:
@@ -63,6 +63,9 @@ def import_function(reference: str, span: Span | None = None) -> Any:
 def build_model(reference: str, span: Span | None = None, *, device: str = "meta") -> nn.Module:
     """The model that ``pkg.mod:fn`` builds, by default without memory, on the meta device. Raises SL0612 and SL0613."""
     build = import_function(reference, span)
+    import torch
+    from torch import nn
+
     try:
         with _quiet(), torch.device(device):
             model = build()
