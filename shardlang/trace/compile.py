@@ -1,0 +1,108 @@
+"""A traced function and the layouts of its arguments become a local program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from shardlang.diagnostics import ShardlangError, sl05_functions
+from shardlang.layout import Layout
+from shardlang.mesh import Mesh
+from shardlang.source import Span
+from shardlang.trace.builder import Builder
+from shardlang.trace.capture import Mark, TensorType, Trace, capture
+from shardlang.trace.local import add_gradients
+from shardlang.trace.program import LocalProgram
+from shardlang.trace.propagate import rewritten, values_in, walk
+from shardlang.trace.values import Value
+
+
+@frozen
+class Argument:
+    """A tensor argument: its type and layout, its gradient's layout if declared, and where it is written."""
+
+    name: str
+    type: TensorType
+    layout: Layout
+    gradient: Layout | None = None
+    span: Span | None = None
+
+
+ResultLayouts = Callable[[Sequence[tuple[int, ...]]], Sequence["Layout | None"]]
+"""From the global shapes of the results to their layouts; ``None`` leaves a result as it comes."""
+MarkLayout = Callable[[Mark, tuple[int, ...]], Layout]
+"""From an ``sl.reshard`` in the body and the shape of its tensor to the layout it asks for."""
+
+
+def compile_function(
+    function: Callable[..., Any],
+    arguments: Sequence[Argument],
+    mesh: Mesh,
+    results: ResultLayouts,
+    *,
+    call: Callable[..., Any] | None = None,
+    mark_layout: MarkLayout | None = None,
+    auto: bool = False,
+    span: Span | None = None,
+) -> LocalProgram:
+    """Traces, types and lowers ``call(*tensors)`` (by default the function itself).
+
+    Raises ShardlangError with a code of SL05 for what cannot be traced or typed.
+    """
+    trace = capture(function, [a.type for a in arguments], call or function)
+    return lower(trace, arguments, mesh, results, mark_layout=mark_layout, auto=auto, name=_name(function), span=span)
+
+
+def lower(
+    trace: Trace,
+    arguments: Sequence[Argument],
+    mesh: Mesh,
+    results: ResultLayouts,
+    *,
+    mark_layout: MarkLayout | None = None,
+    auto: bool = False,
+    name: str = "function",
+    span: Span | None = None,
+) -> LocalProgram:
+    """Types a trace and builds the local program. ``results`` gives the layouts of the results."""
+    builder = Builder(mesh, trace.fake, auto, rewrite=rewritten)
+    placeholders = [n for n in trace.graph.nodes if n.op == "placeholder"]
+    values = [
+        builder.argument(a.name, a.layout, p.meta["val"], a.span) for a, p in zip(arguments, placeholders, strict=True)
+    ]
+
+    def layout_of_mark(number: int, value: Value) -> Layout:
+        assert mark_layout is not None
+        return mark_layout(trace.marks[number], value.shape)
+
+    made = values_in(walk(builder, trace.module, values, layout_of_mark))
+    layouts = list(results([v.shape for v in made]))
+    if len(layouts) != len(made):
+        raise ShardlangError(sl05_functions.signature_mismatch(name, "result", len(layouts), len(made), span))
+    builder.gradients = True
+    final = [v if t is None else builder.move(v, t, "boundary") for v, t in zip(made, layouts, strict=True)]
+    builder.graph.output(tuple(v.node for v in final))
+    builder.graph.eliminate_dead_code()
+    gradients = add_gradients(builder, values, [a.gradient for a in arguments])
+    builder.graph.eliminate_dead_code()
+    builder.graph.lint()
+    return LocalProgram(
+        name,
+        builder.graph,
+        tuple(builder.moves),
+        tuple(builder.rank_values),
+        builder.constants,
+        tuple(a.name for a in arguments),
+        tuple(a.layout for a in arguments),
+        gradients,
+        tuple(v.layout for v in final),
+        trace.results,
+        tuple(a.type.dtype for a in arguments),
+        tuple(v.dtype for v in final),
+    )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "function")

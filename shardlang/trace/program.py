@@ -1,0 +1,64 @@
+"""A local program: the same operators on local shapes, with explicit moves between layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from attrs import frozen
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from shardlang.layout import Layout
+from shardlang.plan.plan import Plan
+from shardlang.trace.capture import Site
+
+Reason = Literal["boundary", "asked", "chosen", "operator", "gradient"]
+
+
+@frozen
+class Move:
+    """A change of layout: ``forward`` carries the value, ``backward`` its gradient; ``None`` passes it as it is.
+
+    ``reason``: at the ``boundary`` of a signature, ``asked`` for by ``sl.reshard``, ``chosen`` under ``auto``, made by
+    an ``operator`` that was rewritten, or for the ``gradient`` alone.
+    """
+
+    forward: Plan | None
+    backward: Plan | None
+    reason: Reason
+    name: str
+    site: Site | None = None
+
+
+def move(x: torch.Tensor, index: int) -> torch.Tensor:
+    """Stands in a local graph for move ``index`` of the program; whoever runs the graph carries it out."""
+    raise RuntimeError("a move is carried out by whoever runs the local program")
+
+
+def rank_value(index: int) -> Any:
+    """Stands in a local graph for a literal that differs between ranks: number ``index`` of the program's."""
+    raise RuntimeError("a rank's value is given by whoever runs the local program")
+
+
+@frozen(eq=False)
+class LocalProgram:
+    """What each rank runs. ``graph`` takes the local block of each argument and returns those of the results.
+
+    Its nodes call operators, ``move`` and ``rank_value``; ``constants`` are the tensors of its ``get_attr`` nodes.
+    ``rank_values[i](rank)`` is a literal for a rank. ``gradients`` are the layouts of the arguments' gradients.
+    """
+
+    name: str
+    graph: fx.Graph
+    moves: tuple[Move, ...]
+    rank_values: tuple[Callable[[int], Any], ...]
+    constants: dict[str, torch.Tensor]
+    argument_names: tuple[str, ...]
+    arguments: tuple[Layout, ...]
+    gradients: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    structure: pytree.TreeSpec
+    dtypes: tuple[torch.dtype, ...]
+    result_dtypes: tuple[torch.dtype, ...]

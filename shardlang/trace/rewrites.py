@@ -1,0 +1,96 @@
+"""Operators that are put down differently where a dim they work on is split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from shardlang.trace.builder import Builder
+from shardlang.trace.call import axis_of
+from shardlang.trace.pieces import is_whole
+from shardlang.trace.values import Value
+
+aten = torch.ops.aten
+Rewrite = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
+REWRITES: dict[str, Rewrite] = {}
+"""By operator or overload. A rewrite returns ``None`` where the operator's rule will do."""
+
+
+def rewrite(*operators: str) -> Callable[[Rewrite], Rewrite]:
+    """Registers a rewrite for operators."""
+
+    def decorate(function: Rewrite) -> Rewrite:
+        REWRITES.update(dict.fromkeys(operators, function))
+        return function
+
+    return decorate
+
+
+def given(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+    """The argument called ``name`` in the operator's schema, or its default."""
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.name == name:
+            if i < len(args):
+                return args[i]
+            return kwargs.get(name, argument.default_value if argument.has_default_value() else None)
+    raise KeyError(name)
+
+
+@rewrite("aten.mean")
+def mean(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Over split dims: the sum, which is owed, over the global count."""
+    x: Value = args[0]
+    dims = _dims(x, given(op, args, kwargs, "dim") if op is not aten.mean.default else None)
+    if all(is_whole(x.state.pieces[d]) for d in dims):
+        return None
+    keep = bool(given(op, args, kwargs, "keepdim")) if op is not aten.mean.default else False
+    dtype = given(op, args, kwargs, "dtype")
+    total = builder.call(aten.sum.dim_IntList, x, dims, keep, dtype=dtype)
+    return builder.call(aten.div.Tensor, total, math.prod(x.shape[d] for d in dims))
+
+
+def _dims(x: Value, dim: Any) -> list[int]:
+    if dim is None or dim == []:
+        return list(range(len(x.shape)))
+    return [axis_of(d, len(x.shape)) for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+@rewrite("aten.amax", "aten.amin", "aten.max.default", "aten.min.default")
+def extreme(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Over split dims: the extreme without gradient, then the mean of the elements equal to it, which has torch's."""
+    x: Value = args[0]
+    every = op in (aten.max.default, aten.min.default)
+    dims = _dims(x, None if every else given(op, args, kwargs, "dim"))
+    if all(is_whole(x.state.pieces[d]) for d in dims):
+        return None
+    keep = False if every else bool(given(op, args, kwargs, "keepdim"))
+    partial = aten.amax.default if "max" in op._schema.name else aten.amin.default
+    if not (x.differentiable and builder.gradients):
+        return builder.call(partial, x, dims, keep) if every else None
+    best = builder.resolved(builder.call(partial, builder.call(aten.detach.default, x), dims, True))
+    hit = builder.call(aten.to.dtype, builder.call(aten.eq.Tensor, x, best), x.dtype)
+    count = builder.resolved(builder.call(aten.sum.dim_IntList, hit, dims, keep))
+    total = builder.call(aten.sum.dim_IntList, builder.call(aten.mul.Tensor, x, hit), dims, keep)
+    return builder.call(aten.div.Tensor, total, count)
+
+
+@rewrite("aten.mse_loss", "aten.l1_loss")
+def pointwise_loss(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The loss of each element, then the reduction."""
+    difference = builder.call(aten.sub.Tensor, args[0], args[1])
+    if op is aten.mse_loss.default:
+        each = builder.call(aten.mul.Tensor, difference, difference)
+    else:
+        each = builder.call(aten.abs.default, difference)
+    kind = given(op, args, kwargs, "reduction")
+    if kind == 0:
+        return each
+    return builder.call(aten.mean.default, each) if kind == 1 else builder.call(aten.sum.default, each)
+
+
+for _module in ("lookup", "losses"):
+    import_module(f"shardlang.trace.{_module}")
