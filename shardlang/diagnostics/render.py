@@ -70,7 +70,7 @@ def _marks(span: Span, text: str, *, primary: bool) -> list[_Mark]:
     (line, column), (last, stop) = span.begin, span.finish
     if last > line and stop == 1:
         # The span ends with a newline: its last character is at the end of the line before.
-        last, stop = last - 1, len(span.source.line(last - 1)) + 2
+        last, stop = last - 1, len(span.source.line(last - 1)) + 1
     start, end = _shifted(span.source, line, column), _shifted(span.source, last, stop)
     if line == last:
         return [_Mark(span.source, line, start, max(end, start + 1), text, primary)]

@@ -71,7 +71,7 @@ def _unclosed(place: Place) -> Diagnostic | None:
         return None
     if not place.word:
         return sl01_syntax.unclosed(place.span, place.found, opener)
-    if opener.text == "[" and place.word in ("=>", "->", ":", "{"):
+    if (opener.text in "([" and place.word in ("=>", "->")) or (opener.text == "[" and place.word in (":", "{")):
         return sl01_syntax.unclosed(place.span, place.found, opener)
     if opener.text == "[" and re.compile(r",\s*[A-Za-z_]\w*\s*:").match(place.source.text, place.at):
         return sl01_syntax.unclosed(place.span, place.found, opener)

@@ -1,0 +1,125 @@
+"""The grammar itself, and the tables made from it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardlang.source import Source
+from shardlang.syntax import grammar
+from shardlang.syntax.parse import parse, parse_signature, parse_spec
+
+KEYWORDS = sorted(
+    t.name.lower() for t in grammar.parser().terminals if t.pattern.to_regexp().startswith(t.name.lower())
+)
+"""The words that the grammar knows."""
+
+
+def test_the_grammar_has_no_conflict_and_no_clash_of_terminals() -> None:
+    grammar.build(strict=True)
+
+
+def test_the_grammar_knows_the_words_of_the_design() -> None:
+    said = "link mesh split let rules fn reshard model transfer budget rule ranks on from grad max min avg param call"
+    said += " fsdp checkpoint freeze over replicate eager memory peak forbid else whole"
+    assert set(said.split()) == set(KEYWORDS)
+
+
+def test_no_place_takes_both_a_name_and_a_keyword() -> None:
+    """But `else` and `whole`, whose patterns look ahead: nothing else could hide a name."""
+    table = grammar.parser().parser.parser._parse_table
+    for state in table.states.values():
+        if "NAME" in state:
+            assert not {k.upper() for k in KEYWORDS} & set(state) - {"ELSE", "WHOLE"}
+
+
+@pytest.mark.parametrize("word", KEYWORDS)
+def test_keyword_is_a_name_everywhere(word: str) -> None:
+    parse(
+        Source(
+            "test.shard",
+            f"""
+            link {word} = 1 GB/s, 1 us
+            mesh {word} = {word}:2@{word} * a:2 ranks 0..3
+            mesh other = a:2
+            split {word}.{word} = {word}:2 * {word}:1
+            let {word} = 3, b = {word}*{word} + ({word})//{word}
+            rules on {word} {{
+                {word}, {word} -> {word}/{word} else whole
+                {word} -> {word}
+                {word} -> {word}
+            }}
+            fn {word} on {word} ({word}: [{word} {word}/{word}], a: f32[({word} {word})])
+                -> ({word}: [{word}], [{word}])
+            reshard {word} on {word}: f32[{word}]{{+{word}, max {word}}} => [{word}/~{word}] grad {{avg {word}}}
+            model {word} from {word}.{word}:{word} on {word} {{
+                param {word} : f32[{word}*{word}]
+                param {word}.{word} : whole
+                call {word} ({word}: [{word}]) -> [{word}] eager
+                fsdp {word} over {word} replicate {word} {{ param {word} }}
+                fsdp {word} over {word}
+                checkpoint {word}
+                freeze {word}
+            }}
+            transfer {word} => {word}
+            budget {word} {{ memory <= 1 GiB; forbid {word} on {word} }}
+            rule {word}: [{word}+ ({word})] -> [{word}!]
+            """,
+        )
+    )
+
+
+def test_keywords_end_where_words_end() -> None:
+    for glued in ("linkx = 1 GB/s, 1 us", "meshpod = a:2", "fnf() -> [d]"):
+        with pytest.raises(Exception, match="begins no declaration"):
+            parse(Source("test.shard", glued))
+
+
+def test_literals_are_not_glued_to_names() -> None:
+    with pytest.raises(Exception, match="SL0120"):
+        parse_spec(Source("test", "[2kv/tp]"))
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    grammar.parser.cache_clear()
+    yield tmp_path
+    grammar.parser.cache_clear()
+
+
+def tables(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_tables_are_kept_and_read_back(fresh: Path) -> None:
+    built = grammar.parser()
+    [kept] = tables(fresh)
+    stamp = kept.stat().st_mtime_ns
+    grammar.parser.cache_clear()
+    read = grammar.parser()
+    assert read is not built
+    assert kept.stat().st_mtime_ns == stamp
+    assert parse_signature(Source("t", "(x: [d/tp]) -> [d]")).many is False
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"cposix\nsystem\n(S'exit 1'\ntR.", b"\x80\x04}."])
+def test_damaged_tables_are_built_anew_and_run_nothing(fresh: Path, damage: bytes) -> None:
+    grammar.parser()
+    [kept] = tables(fresh)
+    kept.write_bytes(damage)
+    grammar.parser.cache_clear()
+    parse_spec(Source("t", "[d]"))
+    assert kept.read_bytes() != damage
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(fresh: Path) -> None:
+    (fresh / "shardlang").write_text("a file in the way")
+    assert parse_spec(Source("t", "[d]"))
+
+
+def test_syntax_imports_no_torch() -> None:
+    code = "import sys; import shardlang.syntax.parse, shardlang.syntax.decode; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
