@@ -140,14 +140,15 @@ class Compilation:
 
     @cached_property
     def open_sizes(self) -> dict[str, tuple[str, ...]]:
-        """For each ``reshard`` that can be planned only when it meets a tensor: the sizes that are still open."""
+        """For each ``reshard`` that can be planned only when it meets a tensor: the open sizes, axes' too."""
         found: dict[str, tuple[str, ...]] = {}
         for name, declared in self.program.reshards.items():
             sizes = Sizes()
             unify_change(declared.source, declared.target, sizes)
-            names = open_names(declared.source, declared.target, sizes)
+            names = [a.name for a in declared.mesh.axes if a.open]
+            names += open_names(declared.source, declared.target, sizes)
             if names:
-                found[name] = names
+                found[name] = tuple(names)
         return found
 
     def without_models(self) -> Compilation:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shardlang.check.program import CallLine, FsdpLine, Model, ParamLine, PathPattern
 from shardlang.check.scope import Scope
 from shardlang.check.specs import check_dtype, resolve_args, resolve_spec
-from shardlang.check.static import static_faults
+from shardlang.check.static import choice_faults, static_faults
 from shardlang.diagnostics import Diagnostic, sl02_names, sl06_models
 from shardlang.source import Span
 from shardlang.syntax import tree
@@ -60,6 +60,7 @@ def _param(item: tree.Param, pattern: PathPattern, scope: Scope, errors: list[Di
     spec = resolve_spec(item.spec, scope, errors, name=pattern.text)
     if spec.pending and isinstance(item.spec.tensor, tree.Tensor) and item.spec.tensor.pending:
         errors.append(sl06_models.pending_parameter(item.spec.tensor.pending.span, pattern.text))
+    errors += choice_faults(spec, pattern.text)
     errors += static_faults(spec, scope.mesh, pattern.text)
     return ParamLine(pattern, spec, item.span)
 

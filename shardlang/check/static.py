@@ -9,7 +9,7 @@ from attrs import evolve
 from shardlang.check.bind import Operand, layout_of
 from shardlang.check.program import SpecDim, TensorSpec
 from shardlang.check.sizes import evaluate
-from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts
 from shardlang.mesh import Mesh
 
 
@@ -28,6 +28,11 @@ def static_faults(spec: TensorSpec, mesh: Mesh, name: str, sizes: dict[str, int]
     if spec.grad is not None and spec.grad.dims is not spec.dims:
         faults += static_faults(spec.grad, mesh, f"the gradient of {name}", known)
     return faults
+
+
+def choice_faults(spec: TensorSpec, name: str) -> list[Diagnostic]:
+    """SL0322 for every ``/?`` of a spec that no planner sees before its tensor is placed."""
+    return [sl03_layouts.nothing_chooses(d.span or spec.span, name) for d in spec.dims or () if d.choose]
 
 
 def _known_parts(dim: SpecDim, known: dict[str, int]) -> list[SpecDim]:

@@ -12,6 +12,7 @@ from shardlang.check.program import Size, SpecDim, TensorSpec
 from shardlang.check.scope import Scope
 from shardlang.check.sizes import Binding, Sizes, evaluate, free_names
 from shardlang.check.specs import resolve_spec
+from shardlang.check.static import choice_faults
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
@@ -35,9 +36,12 @@ def transition(change: tree.Change, mesh: Mesh, sizes: Mapping[str, int] = {}) -
 
     The dtype is that of the source, else of the target, else f32. Raises ShardlangError: whatever is wrong in a spec,
     SL0318 for a change of dtype, SL0317, SL0321, SL0324 and SL0325 across ``=>``, SL0305 where a size is not
-    determined, SL0302 where an axis does not divide.
+    determined, SL0302 where an axis does not divide, SL0316 where an axis of the mesh is `?`.
     """
     source, target = check_change(change, Scope(mesh, sizes))
+    for axis in mesh.axes:
+        if axis.open:
+            raise ShardlangError(sl03_layouts.open_axis(None, mesh.name, axis.name, "a plan"))
     return bind_change(source, target, mesh, Sizes())
 
 
@@ -52,6 +56,7 @@ def check_change(change: tree.Change, scope: Scope) -> tuple[TensorSpec, TensorS
     target = resolve_spec(change.target, scope, errors, name="the target")
     if target.dtype is not None and source.dtype is not None and source.dtype != target.dtype:
         errors.append(sl03_layouts.dtype_change(target.span, target.dtype, source.dtype, source.span))
+    errors += choice_faults(source, "the source") + choice_faults(target, "the target")
     if not errors:
         errors += unify_change(source, target, Sizes())
     if errors:

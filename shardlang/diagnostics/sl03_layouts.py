@@ -101,7 +101,7 @@ def size_undetermined(
         text, helps = f"nothing says what size `{span.text}` of `{tensor}` has", ("write a size or a name",)
     else:
         text = f"the size of {quoted(names)} in `{tensor}` cannot be found"
-        helps = (f"declare it: `let {names[0]} = ...`",)
+        helps = ("write its size, or declare it with `let`",)
     return Diagnostic(text, span, label="not determined", notes=_bound(bound), helps=helps)
 
 
@@ -218,9 +218,9 @@ def ranks_range(span: Span, mesh: str, size: int, first: int, last: int) -> Diag
 @message("SL0316", "an open axis where its size is needed")
 def open_axis(span: Span | None, mesh: str, axis: str, purpose: str) -> Diagnostic:
     return Diagnostic(
-        f"{purpose} needs the size of mesh axis `{axis}` of `{mesh}`, which is `?`",
+        f"{purpose} needs the size of mesh axis `{axis}`{f' of `{mesh}`' if mesh else ''}, which is `?`",
         span,
-        helps=("give the number of ranks: `--nproc N`",),
+        helps=("give the axis a size, or the number of ranks: `--nproc N`",),
     )
 
 
