@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from shardlang.diagnostics.diagnostic import Diagnostic, Label, message
+from shardlang.diagnostics.prose import did_you_mean, quoted
 from shardlang.source import Span
 
 
@@ -265,4 +266,41 @@ def spec_not_text(kind: str, span: Span | None) -> Diagnostic:
         f"`sl.reshard` in a traced function takes a spec as text, and got a `{kind}`",
         span=span,
         helps=('write the layout: `sl.reshard(x, "[batch/dp seq d]")`',),
+    )
+
+
+@message("SL0521", "a signature names a parameter that the function does not have")
+def unknown_parameter(function: str, name: str, known: Sequence[str], span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"`{function}` has no parameter `{name}`",
+        span=span,
+        notes=(f"its parameters are {quoted(known)}",) if known else (),
+        helps=did_you_mean(name, known),
+    )
+
+
+@message("SL0522", "a tensor argument is not in the signature")
+def undeclared_tensor(function: str, name: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"argument `{name}` of `{function}` is a tensor that the signature does not name",
+        span=span,
+        helps=(f"add it to the signature: `{name}: whole`",),
+    )
+
+
+@message("SL0523", "a layout that DTensor cannot say")
+def no_placements(function: str, layout: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"a tensor of `{function}` has the layout {layout}, which no DTensor placements say",
+        span=span,
+        helps=("declare it as whole, or split along one axis for each factor in mesh order",),
+    )
+
+
+@message("SL0524", "a function was not compiled yet")
+def not_called_yet(function: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{function}` has no program yet",
+        notes=("a program is made for the shapes and layouts of a call",),
+        helps=(f"call it, or `{function}.program_for(..)` with tensors of the meta device",),
     )

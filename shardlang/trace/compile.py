@@ -21,11 +21,16 @@ from shardlang.trace.values import Value
 
 @frozen
 class Argument:
-    """A tensor argument: its type and layout, its gradient's layout if declared, and where it is written."""
+    """A tensor argument: its type, the layout it comes in, the one the body sees, its gradient's, and who says so.
+
+    ``declared`` differs from ``layout`` where a move at the boundary is due. ``gradient`` is what the signature says of
+    the gradient; it counts where the argument comes in the declared layout.
+    """
 
     name: str
     type: TensorType
     layout: Layout
+    declared: Layout | None = None
     gradient: Layout | None = None
     span: Span | None = None
 
@@ -77,7 +82,11 @@ def lower(
         assert mark_layout is not None
         return mark_layout(trace.marks[number], value.shape)
 
-    made = values_in(walk(builder, trace.module, values, layout_of_mark))
+    seen = [
+        v if a.declared is None else builder.move(v, a.declared, "boundary")
+        for v, a in zip(values, arguments, strict=True)
+    ]
+    made = values_in(walk(builder, trace.module, seen, layout_of_mark))
     layouts = list(results([v.shape for v in made]))
     if len(layouts) != len(made):
         raise ShardlangError(sl05_functions.signature_mismatch(name, "result", len(layouts), len(made), span))
@@ -85,7 +94,9 @@ def lower(
     final = [v if t is None else builder.move(v, t, "boundary") for v, t in zip(made, layouts, strict=True)]
     builder.graph.output(tuple(v.node for v in final))
     builder.graph.eliminate_dead_code()
-    gradients = add_gradients(builder, values, [a.gradient for a in arguments])
+    gradients = add_gradients(
+        builder, values, [a.gradient if v is s else None for a, v, s in zip(arguments, values, seen, strict=True)]
+    )
     builder.graph.eliminate_dead_code()
     builder.graph.lint()
     return LocalProgram(

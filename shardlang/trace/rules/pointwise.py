@@ -18,12 +18,12 @@ MONOTONE = names(
 
 PLAIN = names(
     "abs sin cos tan cosh acos acosh asin atanh erfc erfinv rsqrt reciprocal square silu gelu mish hardswish "
-    "hardsigmoid selu celu softshrink hardshrink tanhshrink softsign lgamma digamma sinc frac "
-    "isnan isinf isfinite isneginf isposinf logical_not bitwise_not signbit sgn nan_to_num angle pow atan2 fmod remainder floor_divide true_divide "
-    "maximum minimum fmax fmin eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or "
-    "bitwise_xor bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ addcmul addcdiv "
-    "clamp clamp_min clamp_max clip threshold hypot copysign logaddexp logaddexp2 xlogy lerp polar complex "
-    "isclose heaviside float_power ldexp"
+    "hardsigmoid selu celu softshrink hardshrink tanhshrink softsign lgamma digamma sinc frac isnan isinf "
+    "isfinite isneginf isposinf logical_not bitwise_not signbit sgn nan_to_num angle pow atan2 fmod remainder "
+    "floor_divide true_divide maximum minimum fmax fmin eq ne lt le gt ge logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ "
+    "__lshift__ __rshift__ addcmul addcdiv clamp clamp_min clamp_max clip threshold hypot copysign logaddexp "
+    "logaddexp2 xlogy lerp polar complex isclose heaviside float_power ldexp"
 )
 """No rule for pending values: they must be resolved first."""
 

@@ -1,0 +1,296 @@
+"""``@sharded``: a function on global values, run by each rank on its blocks.
+
+The body is ordinary PyTorch. At the first call with some shapes it is traced, typed and compiled to a local program
+(``trace``); later calls with the same shapes and layouts go straight to it. A plain tensor is the global value, equal
+on every rank; a DTensor brings its layout.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from attrs import frozen
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from shardlang.check import Scope, Sizes, check_signature, check_spec
+from shardlang.check.bind import Operand, bind, bind_all
+from shardlang.check.program import Arg, Fn
+from shardlang.diagnostics import ShardlangError, sl05_functions
+from shardlang.layout import Layout
+from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
+from shardlang.mesh import Mesh
+from shardlang.runtime.groups import Team
+from shardlang.runtime.local_program import module_for
+from shardlang.syntax.parse import parse_signature, parse_spec
+from shardlang.trace import describe
+from shardlang.trace.capture import Mark, TensorType, Trace, capture
+from shardlang.trace.compile import Argument, lower
+from shardlang.trace.literals import source_of_literal
+from shardlang.trace.program import LocalProgram
+
+
+@frozen(eq=False)
+class _Compiled:
+    """A local program made ready for this rank, and what goes around it."""
+
+    program: LocalProgram
+    run: Callable[..., tuple[torch.Tensor, ...]] | None
+    gradients: tuple[Any, ...]
+    """The placements of each argument's gradient, where the argument is a DTensor."""
+    results: tuple[tuple[Any, torch.Size, tuple[int, ...]], ...] | None
+    """(placements, shape, stride) of each result, where results are DTensors."""
+
+
+class ShardedFunction:
+    """What ``@sharded`` makes of a function. Raises ShardlangError (SL05) when it cannot be traced or typed.
+
+    ``plan``, ``backward_signature`` and ``local_source`` describe the program of the last call.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], declared: Fn, scope: Scope, torch_mesh: DeviceMesh | None, auto: bool
+    ) -> None:
+        update_wrapper(self, function)
+        self.function, self.declared, self.scope, self.auto = function, declared, scope, auto
+        self.mesh = scope.mesh
+        self._torch_mesh = torch_mesh
+        self._signature = inspect.signature(function)
+        self._compiled: dict[Any, _Compiled] = {}
+        self._traces: dict[Any, Trace] = {}
+        self._last: LocalProgram | None = None
+        self._names = tuple(self._signature.parameters)
+        for arg in declared.args:
+            if arg.name not in self._signature.parameters:
+                raise ShardlangError(sl05_functions.unknown_parameter(declared.name, arg.name, self._names, arg.span))
+
+    # -- calling ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tensors, others = self._taken(args, kwargs)
+        key = (tuple(map(_key, tensors)), others)
+        found = self._compiled.get(key)
+        if found is None:
+            found = self._compiled[key] = self._compile(tensors, others)
+        self._last = found.program
+        assert found.run is not None
+        local = [
+            t.to_local(grad_placements=g) if isinstance(t, DTensor) else t
+            for t, g in zip(tensors, found.gradients, strict=True)
+        ]
+        made = list(found.run(*local))
+        if found.results is not None:
+            mesh = self._device_mesh()
+            made = [
+                DTensor.from_local(m, mesh, placements, run_check=False, shape=shape, stride=stride)
+                for m, (placements, shape, stride) in zip(made, found.results, strict=True)
+            ]
+        return pytree.tree_unflatten(made, found.program.structure)
+
+    def program_for(self, *args: Any, **kwargs: Any) -> LocalProgram:
+        """The local program for tensors of these shapes and layouts (of the meta device, too); nothing is run."""
+        tensors, others = self._taken(args, kwargs)
+        self._last = self._local_program(tensors, others)
+        return self._last
+
+    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], tuple[Any, ...]]:
+        """The declared tensors in the signature's order, and the other arguments by name."""
+        if kwargs or len(args) != len(self._names):
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+        else:
+            given = dict(zip(self._names, args, strict=True))
+        tensors = []
+        for arg in self.declared.args:
+            value = given.pop(arg.name)
+            if not isinstance(value, torch.Tensor):
+                name = self.declared.name
+                raise ShardlangError(sl05_functions.argument_not_tensor(name, arg.name, type(value).__name__, arg.span))
+            tensors.append(value)
+        for name, value in given.items():
+            if isinstance(value, torch.Tensor):
+                raise ShardlangError(sl05_functions.undeclared_tensor(self.declared.name, name, self.declared.span))
+        return tensors, tuple(given.items())
+
+    # -- compiling -------------------------------------------------------------------------------------------------
+
+    def _compile(self, tensors: Sequence[torch.Tensor], others: tuple[Any, ...]) -> _Compiled:
+        program = self._local_program(tensors, others)
+        team = self._team(tensors)
+        rank = team.logical(dist.get_rank()) if dist.is_initialized() else self.mesh.first_rank
+        gradients = tuple(
+            self._placements(g) if isinstance(t, DTensor) else None
+            for t, g in zip(tensors, program.gradients, strict=True)
+        )
+        results = None
+        if any(isinstance(t, DTensor) for t in tensors):
+            results = tuple(
+                (self._placements(layout), torch.Size(layout.shape), _stride(layout.shape))
+                for layout in program.results
+            )
+        return _Compiled(program, module_for(program, rank, team), gradients, results)
+
+    def _local_program(self, tensors: Sequence[torch.Tensor], others: tuple[Any, ...]) -> LocalProgram:
+        sizes = Sizes()
+        operands = [
+            Operand(arg.name, arg.spec, tuple(t.shape), self.mesh)
+            for arg, t in zip(self.declared.args, tensors, strict=True)
+            if arg.spec is not None
+        ]
+        layouts = bind_all(operands, sizes)
+        arguments = [
+            self._argument(arg, t, layout, sizes)
+            for arg, t, layout in zip(self.declared.args, tensors, layouts, strict=True)
+        ]
+        wrapped = any(isinstance(t, DTensor) for t in tensors)
+
+        def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
+            declared = self.declared.results
+            if len(declared) != len(shapes):
+                raise ShardlangError(
+                    sl05_functions.signature_mismatch(
+                        self.declared.name, "result", len(declared), len(shapes), self.declared.span
+                    )
+                )
+            made: list[Layout | None] = []
+            for i, (arg, shape) in enumerate(zip(declared, shapes, strict=True)):
+                name = arg.name or f"result {i}" if len(declared) > 1 else arg.name or "the result"
+                bound = bind(arg.spec, shape, self.mesh, sizes, name=name) if arg.spec is not None else None
+                made.append(bound if wrapped else Layout.whole(self.mesh, shape))
+            return made
+
+        def mark_layout(mark: Mark, shape: tuple[int, ...]) -> Layout:
+            return self._marked(mark, shape, sizes)
+
+        trace = self._trace([a.type for a in arguments], others)
+        return lower(
+            trace,
+            arguments,
+            self.mesh,
+            results,
+            mark_layout=mark_layout,
+            auto=self.auto,
+            name=self.declared.name,
+            span=self.declared.span,
+        )
+
+    def _trace(self, types: list[TensorType], others: tuple[Any, ...]) -> Trace:
+        key = (tuple(types), others)
+        if key not in self._traces:
+            names = [a.name for a in self.declared.args]
+
+            def call(*tensors: torch.Tensor) -> Any:
+                return self.function(**dict(zip(names, tensors, strict=True)), **dict(others))
+
+            self._traces[key] = capture(self.function, types, call)
+        return self._traces[key]
+
+    def _argument(self, arg: Arg, tensor: torch.Tensor, declared: Layout, sizes: Sizes) -> Argument:
+        shape = tuple(tensor.shape)
+        if isinstance(tensor, DTensor):
+            layout = layout_of(self.mesh, tensor.placements, shape)
+        else:
+            layout = Layout.whole(self.mesh, shape)
+        gradient = None
+        if arg.spec is not None and arg.spec.grad is not None:
+            gradient = bind(arg.spec.grad, shape, self.mesh, sizes, name=f"the gradient of {arg.name}")
+        return Argument(arg.name, TensorType(shape, tensor.dtype), layout, declared, gradient, arg.span)
+
+    def _marked(self, mark: Mark, shape: tuple[int, ...], sizes: Sizes) -> Layout:
+        if isinstance(mark.spec, Layout):
+            return mark.spec
+        if mark.source is None:
+            span = mark.site.span() if mark.site else None
+            raise ShardlangError(sl05_functions.spec_not_text(type(mark.spec).__name__, span))
+        spec = check_spec(parse_spec(mark.source), self.scope, name="the value")
+        return bind(spec, shape, self.mesh, sizes, name="the value")
+
+    def _placements(self, layout: Layout) -> Any:
+        found = placements_of(layout)
+        if found is None:
+            raise ShardlangError(sl05_functions.no_placements(self.declared.name, str(layout), self.declared.span))
+        return found
+
+    def _device_mesh(self) -> DeviceMesh:
+        if self._torch_mesh is None:
+            self._torch_mesh = device_mesh(self.mesh)
+        return self._torch_mesh
+
+    def _team(self, tensors: Sequence[torch.Tensor]) -> Team:
+        device = tensors[0].device.type if tensors else "cpu"
+        if self._torch_mesh is None:
+            return Team(device)
+        return Team(device, self.mesh.first_rank, ranks_of(self._torch_mesh))
+
+    # -- what was made ---------------------------------------------------------------------------------------------
+
+    def _described(self) -> LocalProgram:
+        if self._last is None:
+            raise ShardlangError(sl05_functions.not_called_yet(self.declared.name))
+        return self._last
+
+    @property
+    def plan(self) -> str:
+        """The moves of the last program in order, each with its steps, bytes, modelled seconds and source line."""
+        return describe.plan_text(self._described())
+
+    @property
+    def backward_signature(self) -> str:
+        """From the layouts of the results' gradients to those of the arguments'."""
+        return describe.backward_signature(self._described())
+
+    @property
+    def local_source(self) -> str:
+        """The local program as Python text."""
+        return describe.local_source(self._described())
+
+
+def _key(tensor: torch.Tensor) -> Any:
+    if isinstance(tensor, DTensor):
+        return tensor.shape, tensor.dtype, tensor.placements
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _stride(shape: Sequence[int]) -> tuple[int, ...]:
+    stride, strides = 1, []
+    for n in reversed(shape):
+        strides.append(stride)
+        stride *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def sharded(signature: str, mesh: Any, *, auto: bool = False) -> Callable[[Callable[..., Any]], ShardedFunction]:
+    """Compiles a function of tensors for a mesh. ``signature``: ``(x: [b/dp d], w: [d f/tp]) -> [b/dp f/tp]``.
+
+    ``mesh`` is a torch ``DeviceMesh`` or a shardlang mesh (``program.mesh(..)``). ``auto``: where an operator does not
+    fit the layouts of its operands, the cheapest reshards are inserted; without it that is an error. Raises
+    ShardlangError with every fault of the signature.
+    """
+    source = source_of_literal(signature)
+    named, torch_mesh = _mesh(mesh)
+
+    def decorate(function: Callable[..., Any]) -> ShardedFunction:
+        name = getattr(function, "__name__", "function")
+        scope = Scope(named)
+        declared = check_signature(parse_signature(source), scope, name=name)
+        return ShardedFunction(function, declared, scope, torch_mesh, auto)
+
+    return decorate
+
+
+def _mesh(mesh: Any) -> tuple[Mesh, DeviceMesh | None]:
+    if isinstance(mesh, DeviceMesh):
+        return mesh_of(mesh), mesh
+    if isinstance(mesh, Mesh):
+        return mesh, None
+    inner = getattr(mesh, "mesh", None)
+    if isinstance(inner, Mesh):
+        return inner, None
+    raise TypeError(f"a mesh is a torch DeviceMesh or a shardlang Mesh, not a {type(mesh).__name__}")
