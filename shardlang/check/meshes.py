@@ -121,7 +121,7 @@ def _split(
     product = math.prod(p.size for p in parts)
     if axis.open:
         axis = Axis(name, product, axis.link)
-    elif product != axis.size:
+    elif product != axis.size and len(errors) == before:
         whole = split.parts[0].span.join(split.parts[-1].span)
         errors.append(sl03_layouts.split_product(whole, name, axis.size, product))
     if len(errors) > before:

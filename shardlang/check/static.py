@@ -7,10 +7,11 @@ import math
 from attrs import evolve
 
 from shardlang.check.bind import Operand, layout_of
-from shardlang.check.program import SpecDim, TensorSpec
+from shardlang.check.program import Size, SpecDim, SpecFactor, TensorSpec
 from shardlang.check.sizes import evaluate
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts
 from shardlang.mesh import Mesh
+from shardlang.source import Span
 
 
 def static_faults(spec: TensorSpec, mesh: Mesh, name: str, sizes: dict[str, int] | None = None) -> list[Diagnostic]:
@@ -18,13 +19,14 @@ def static_faults(spec: TensorSpec, mesh: Mesh, name: str, sizes: dict[str, int]
     known = {} if sizes is None else sizes
     faults: list[Diagnostic] = []
     for dim in spec.dims or ():
-        for part in _known_parts(dim, known):
-            size = math.prod(evaluate(f.size, known) or 0 for f in part.factors if f.size)
-            alone = TensorSpec((part,), spec.span)
-            try:
-                layout_of(Operand(name, alone, (size,), mesh), known)
-            except ShardlangError as error:
-                faults += error.diagnostics
+        part = _known_part(dim, known, spec.span)
+        if part is None:
+            continue
+        size = math.prod(evaluate(f.size, known) or 0 for f in part.factors if f.size)
+        try:
+            layout_of(Operand(name, TensorSpec((part,), spec.span), (size,), mesh), known)
+        except ShardlangError as error:
+            faults += error.diagnostics
     if spec.grad is not None and spec.grad.dims is not spec.dims:
         faults += static_faults(spec.grad, mesh, f"the gradient of {name}", known)
     return faults
@@ -35,11 +37,13 @@ def choice_faults(spec: TensorSpec, name: str) -> list[Diagnostic]:
     return [sl03_layouts.nothing_chooses(d.span or spec.span, name) for d in spec.dims or () if d.choose]
 
 
-def _known_parts(dim: SpecDim, known: dict[str, int]) -> list[SpecDim]:
-    """The dim where all of it is known, else each known factor by itself."""
-    if not any(f.cuts for f in dim.factors) and not dim.flat:
-        return []
-    sized = [f for f in dim.factors if f.size is not None and evaluate(f.size, known) is not None]
-    if len(sized) == len(dim.factors):
-        return [evolve(dim, choose=False)]
-    return [SpecDim((f,), span=f.span) for f in sized if f.cuts]
+def _known_part(dim: SpecDim, known: dict[str, int], span: Span) -> SpecDim | None:
+    """The dim with its unknown factors left out of account (each is one, uncut); ``None`` where nothing is to hold."""
+    factors = []
+    for factor in dim.factors:
+        sized = factor.size is not None and evaluate(factor.size, known) is not None
+        factors.append(factor if sized else SpecFactor(Size("int", dim.span or span, value=1)))
+    whole = all(a is b for a, b in zip(factors, dim.factors, strict=True))
+    if not any(f.cuts for f in factors) and not (whole and dim.flat):
+        return None
+    return evolve(dim, factors=tuple(factors), flat=dim.flat if whole else (), choose=False)
