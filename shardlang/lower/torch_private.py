@@ -174,3 +174,28 @@ def group_named(name: str) -> Any:
 
     resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]  # private, not exported
     return resolve(name)
+
+
+def fake_store() -> Any:
+    """The store of a process group without peers; makes c10d's collectives accept tensors without storage as well.
+
+    Only torch's testing package has the store and only its tools package the meta kernels. Seen in torch 2.11 to 2.13.
+    """
+    import torch.distributed._tools.fake_collectives  # noqa: F401  # registers the kernels
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def storage_info(file: str, offset: int, length: int) -> Any:
+    """Where an item of a checkpoint lies, as its metadata says it (``_StorageInfo``). Seen in torch 2.11 to 2.13."""
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    return _StorageInfo(file, offset, length)
+
+
+def checkpoint_version() -> str:
+    """The version that torch writes into a checkpoint's metadata. Seen in torch 2.11 to 2.13."""
+    from torch.distributed.checkpoint import filesystem
+
+    return str(getattr(filesystem, "CURRENT_DCP_VERSION", "1.0.0"))

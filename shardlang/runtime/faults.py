@@ -29,7 +29,7 @@ def lost(plan: ReadyPlan, index: int, error: Exception) -> ShardlangError:
     steps = plan.plan.steps
     where = "agreement" if index < 0 else steps[index].kind
     axes = () if index < 0 else steps[index].axes
-    missing, hosts = _missing(plan.ranks, where)
+    missing, hosts = silent_ranks(plan.ranks, where)
     cause = str(error).strip().splitlines()
     return ShardlangError(
         sl07_runtime.rank_missing(
@@ -46,7 +46,7 @@ def lost(plan: ReadyPlan, index: int, error: Exception) -> ShardlangError:
     )
 
 
-def _missing(ranks: tuple[int, ...], where: str) -> tuple[tuple[int, ...], bool]:
+def silent_ranks(ranks: tuple[int, ...], where: str) -> tuple[tuple[int, ...], bool]:
     """The members that left no word, and whether the store itself is gone."""
     me = dist.get_rank()
     try:

@@ -1,0 +1,149 @@
+"""Arrays in files, read by parts: only the pages that a box lies on are touched.
+
+Two kinds: raw row-major bytes at an offset (safetensors, and what shardlang's own checkpoints hold inside torch's
+container), and an item that ``torch.save`` made, which is read whole.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from attrs import define, field, frozen
+
+from shardlang.diagnostics import ShardlangError, sl07_state
+from shardlang.runtime.chunks import Box
+
+
+@frozen
+class StoredArray:
+    """Row-major elements at a byte offset of a file; ``length`` bytes, or an item of ``torch.save`` of that length."""
+
+    path: Path
+    offset: int
+    length: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pickled: bool = False
+
+
+@define
+class Reader:
+    """Open files, and how many bytes of arrays were read from them."""
+
+    read: int = 0
+    _maps: dict[Path, torch.Tensor] = field(factory=dict)
+    _last: tuple[StoredArray, torch.Tensor] | None = None
+
+    def box(self, array: StoredArray, box: Box) -> torch.Tensor:
+        """The elements of a box of the array, in its shape: a view of the file where it can be one."""
+        count = math.prod(b - a for a, b in box)
+        self.read += count * array.dtype.itemsize
+        place = tuple(slice(a, b) for a, b in box)
+        if array.pickled:
+            return self._item(array)[place]
+        if not count:
+            return torch.empty([b - a for a, b in box], dtype=array.dtype)
+        first, rows = (box[0][0], box[0][1] - box[0][0]) if box else (0, 1)
+        width = math.prod(array.shape[1:]) * array.dtype.itemsize
+        start = array.offset + first * width
+        held = self.map(array.path)[start : start + rows * width]
+        if start % array.dtype.itemsize:
+            held = held.clone()
+        values = held.view(array.dtype).view(rows, *array.shape[1:]) if box else held.view(array.dtype).view(())
+        return values[(slice(None), *place[1:])] if box else values
+
+    def map(self, path: Path) -> torch.Tensor:
+        """The bytes of a file; changes to them stay in this process."""
+        found = self._maps.get(path)
+        if found is None:
+            found = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+            self._maps[path] = found
+        return found
+
+    def bytes_at(self, path: Path, offset: int, length: int) -> bytes:
+        self.read += length
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def _item(self, array: StoredArray) -> torch.Tensor:
+        if self._last is None or self._last[0] != array:
+            with path_errors(array.path), array.path.open("rb") as file:
+                file.seek(array.offset)
+                item = torch.load(io.BytesIO(file.read(array.length)), map_location="cpu", weights_only=True)
+            self._last = (array, item.reshape(array.shape))
+        return self._last[1]
+
+
+@contextmanager
+def path_errors(path: Path) -> Iterator[None]:
+    """SL0750 for what cannot be read or understood of a file."""
+    try:
+        yield
+    except ShardlangError:
+        raise
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0][:160] or type(error).__name__
+        raise ShardlangError(sl07_state.no_checkpoint(str(path), why)) from error
+
+
+def check_length(path: Path, due: int) -> None:
+    """Raises SL0755 where a file is missing or shorter than what was written to it."""
+    size = path.stat().st_size if path.is_file() else None
+    if size is None or size < due:
+        raise ShardlangError(sl07_state.file_short(str(path), size, due))
+
+
+def raw_part(array: StoredArray) -> StoredArray:
+    """The elements inside an item of ``torch.save``, which stores them uncompressed in a zip archive.
+
+    Only for items that hold one contiguous tensor from its first element on, as our own do.
+    """
+    with array.path.open("rb") as file:
+        view = _Window(file, array.offset, array.length)
+        with zipfile.ZipFile(view) as archive:
+            data = next((i for i in archive.infolist() if i.filename.endswith("/data/0")), None)
+            due = math.prod(array.shape) * array.dtype.itemsize
+            if data is None or data.compress_type != zipfile.ZIP_STORED or data.file_size != due:
+                return array
+        file.seek(array.offset + data.header_offset)
+        header = file.read(30)
+    start = data.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    return StoredArray(array.path, array.offset + start, due, array.dtype, array.shape)
+
+
+class _Window(io.RawIOBase):
+    """A stretch of a file as a file of its own."""
+
+    def __init__(self, file: io.BufferedReader, start: int, length: int) -> None:
+        self._file, self._start, self._length, self._at = file, start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._length)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._length - self._at)
+        size = left if size is None or size < 0 else min(size, left)
+        self._file.seek(self._start + self._at)
+        found = self._file.read(size)
+        self._at += len(found)
+        return found
+
+
+__all__ = ["Reader", "StoredArray", "check_length", "path_errors", "raw_part"]
