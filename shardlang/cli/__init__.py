@@ -13,8 +13,10 @@ import shardlang
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("shardlang.cli.check", "report every fault of files, and of the models they are for"),
+    "run": ("shardlang.cli.run", "train or reshard on real ranks, beside the plan and one device"),
     "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
     # name: (module, one line of help); the module has a click command `command`
+    "fmt": ("shardlang.cli.fmt", "write files in the one way that the language has"),
     "explain": ("shardlang.cli.explain", "say what a code means, how it comes about, and the repair"),
 }
 

@@ -284,7 +284,8 @@ def misplaced_rest(span: Span, reason: str) -> Diagnostic:
 
 @message("SL0127", "`/.` or `/?` beside other cuts")
 def misplaced_cut(span: Span, reason: str) -> Diagnostic:
-    return Diagnostic(f"`{span.text}` {reason}", span)
+    written = "".join(span.text.split())
+    return Diagnostic(f"`{written}` {reason}", span)
 
 
 @message("SL0128", "arithmetic in a spec")
@@ -318,7 +319,8 @@ def open_part(span: Span) -> Diagnostic:
 
 @message("SL0131", "range that runs backwards")
 def backward_range(span: Span) -> Diagnostic:
-    return Diagnostic(f"the range `{span.text}` has nothing in it", span, notes=("both ends are included",))
+    written = "".join(span.text.split())
+    return Diagnostic(f"the range `{written}` has nothing in it", span, notes=("both ends are included",))
 
 
 @message("SL0132", "axis of size 0")

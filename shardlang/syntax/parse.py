@@ -76,7 +76,7 @@ def parse_axes(source: Source) -> tuple[tree.Axis, ...]:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pauses Python's cycle collector: trees have no cycles, and looking for some takes half the time of a large file."""
+    """Pauses Python's cycle collector: trees have no cycles, and looking for some takes half of a large file's time."""
     if not gc.isenabled():
         yield
         return
