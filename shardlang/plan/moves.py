@@ -1,0 +1,265 @@
+"""Where a step may lead: the states worth asking ``cost.between`` about, from a state on the way to a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from shardlang.plan.cost import Costs
+from shardlang.plan.problem import State
+
+SMALL = 4
+"""Up to this many atoms every subset and order is tried."""
+
+
+def is_goal(costs: Costs, x: State) -> bool:
+    """Is the target only a mask away (which is free)?"""
+    slots, due = costs.question.target
+    if x[1] & ~costs.question.kept:
+        return False
+    for have, want in zip(x[0], slots, strict=True):
+        if have[: len(want)] != want or any(not due >> a & 1 for a in have[len(want) :]):
+            return False
+    return True
+
+
+def goals(costs: Costs) -> list[State]:
+    """The states from which a mask leads to the target: its pending atoms still pending, whole, or cutting any slot."""
+    slots, due = costs.question.target
+    found: list[State] = [(slots, 0)]
+    for a in range(len(costs.size)):
+        if not due >> a & 1:
+            continue
+        more: list[State] = []
+        for at, pending in found:
+            if costs.question.kept >> a & 1:
+                more.append((at, pending | 1 << a))
+            more.append((at, pending))
+            if len(found) <= 64:
+                more += [(put, pending) for put in _places(costs, at, a)]
+        found = more[:256]
+    return [g for g in found if fits(costs, g)]
+
+
+def fits(costs: Costs, x: State) -> bool:
+    """Is a block of the state no larger than the cap allows?"""
+    return costs.limit is None or costs.block(x) <= costs.limit
+
+
+def whole(costs: Costs, x: State) -> int:
+    """The atoms on which the value is whole."""
+    return costs.all_atoms & ~costs.mask(x) & ~x[1]
+
+
+def _places(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """The slots with one more atom at the end of one of them, wherever it divides."""
+    for v in range(len(slots)):
+        put = _put(costs, slots, atom, v)
+        if put is not None:
+            yield put
+
+
+def _put(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int, slot: int) -> tuple[tuple[int, ...], ...] | None:
+    ways = costs.size[atom]
+    for a in slots[slot]:
+        ways *= costs.size[a]
+    if costs.extents[slot] % ways:
+        return None
+    return (*slots[:slot], (*slots[slot], atom), *slots[slot + 1 :])
+
+
+def homeward(costs: Costs, slots: tuple[tuple[int, ...], ...], atoms: int) -> tuple[tuple[tuple[int, ...], ...], int]:
+    """Puts atoms where the target has them, as far as what stands there leads up to it; and which it could not put."""
+    for v, want in enumerate(costs.question.target[0]):
+        have = slots[v]
+        while len(have) < len(want) and have == want[: len(have)] and atoms >> want[len(have)] & 1:
+            atom = want[len(have)]
+            put = _put(costs, slots, atom, v)
+            if put is None:
+                break
+            slots, have = put, put[v]
+            atoms &= ~(1 << atom)
+    return slots, atoms
+
+
+def anywhere(costs: Costs, slots: tuple[tuple[int, ...], ...], atoms: int) -> tuple[tuple[int, ...], ...] | None:
+    """Puts atoms at home where that is open, else where they divide, last slots first; ``None`` if one fits nowhere."""
+    slots, atoms = homeward(costs, slots, atoms)
+    for a in bits(atoms):
+        for v in reversed(range(len(slots))):
+            put = _put(costs, slots, a, v)
+            if put is not None:
+                slots = put
+                break
+        else:
+            return None
+    return slots
+
+
+def bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def subsets(costs: Costs, mask: int) -> list[int]:
+    """Groups of atoms worth moving at once: all subsets of a few, else all, those of each class, and single ones."""
+    atoms = list(bits(mask))
+    if len(atoms) <= SMALL:
+        return [sum(1 << a for a in c) for k in range(len(atoms), 0, -1) for c in combinations(atoms, k)]
+    found = [mask]
+    found += [m for c in costs.order for m in (mask & costs.class_masks[c], mask & costs.through[c]) if m]
+    return list(dict.fromkeys(found + [1 << a for a in atoms]))
+
+
+def neighbours(costs: Costs, x: State) -> Iterator[State]:
+    """States one named step away: what a slice, gather, all-to-all or reduction makes of this one."""
+    slots, pending = x
+    free = whole(costs, x)
+    reduced = pending & ~costs.question.kept
+    few = len(costs.size) <= SMALL
+    put, _ = homeward(costs, slots, free)
+    if put != slots:
+        yield put, pending
+    for a in bits(free):
+        if few:
+            for put in _places(costs, slots, a):
+                yield put, pending
+        elif reduced:
+            one = anywhere(costs, slots, 1 << a)
+            if one is not None:
+                yield one, pending
+    if pending:
+        yield from _reductions(costs, x, reduced)
+    if pending & costs.question.kept:
+        yield from _reductions(costs, x, pending)
+    movable = 0
+    for at, want in zip(slots, costs.question.target[0], strict=True):
+        same = 0
+        while same < min(len(at), len(want)) and at[same] == want[same]:
+            same += 1
+        for a in at[0 if few else same :]:
+            movable |= 1 << a
+    for group in subsets(costs, movable):
+        taken = _take(slots, group)
+        if taken is None:
+            continue
+        yield taken, pending
+        home, rest = homeward(costs, taken, group)
+        if not rest:
+            yield home, pending
+        if few and not rest & (rest - 1) and rest:
+            for put in _places(costs, home, rest.bit_length() - 1):
+                yield put, pending
+        spread = anywhere(costs, taken, group)
+        if spread is not None:
+            yield spread, pending
+
+
+def _reductions(costs: Costs, x: State, reduced: int) -> Iterator[State]:
+    slots, pending = x
+    few = len(costs.size) <= SMALL
+    for group in subsets(costs, reduced):
+        after = pending & ~group
+        yield slots, after
+        home, rest = homeward(costs, slots, group)
+        if not rest:
+            yield home, after
+        spread = anywhere(costs, slots, group)
+        if spread is not None:
+            yield spread, after
+        for v in range(len(slots)):
+            one: tuple[tuple[int, ...], ...] | None = slots
+            for a in bits(group):
+                one = _put(costs, one, a, v) if one is not None else None
+            if one is not None:
+                yield one, after
+        if few and group & (group - 1):
+            placed: list[tuple[tuple[int, ...], ...]] = [slots]
+            for a in bits(group):
+                placed = [put for at in placed for put in _places(costs, at, a)]
+            for put in placed:
+                yield put, after
+
+
+def _take(slots: tuple[tuple[int, ...], ...], group: int) -> tuple[tuple[int, ...], ...] | None:
+    """The slots without a group of atoms; ``None`` where one of them stands before an atom that stays."""
+    taken = []
+    for at in slots:
+        n = len(at)
+        while n and group >> at[n - 1] & 1:
+            n -= 1
+        if any(group >> a & 1 for a in at[:n]):
+            return None
+        taken.append(at[:n])
+    return tuple(taken)
+
+
+def stations(costs: Costs) -> list[State]:
+    """States near the target, or between slow and fast traffic, where an exchange may well end."""
+    question = costs.question
+    found = goals(costs)
+    base = list(found[:16])
+    for c in costs.order:
+        fast = costs.all_atoms & ~costs.through[c] if c < len(costs.order) - 1 else costs.all_atoms
+        for goal in base:
+            more = anywhere(costs, goal[0], whole(costs, goal) & fast)
+            if more is not None:
+                found.append((more, goal[1]))
+            for a in bits(whole(costs, goal) & fast):
+                found += [(put, goal[1]) for put in _places(costs, goal[0], a)][:4]
+    if len(costs.order) > 1:
+        for c in range(len(costs.order) - 1):
+            fast = costs.all_atoms & ~costs.through[c]
+            for goal in base[:4]:
+                found += _balanced(costs, question.source, goal, fast)
+    return [s for s in dict.fromkeys(found) if fits(costs, s)]
+
+
+def _balanced(costs: Costs, source: State, goal: State, fast: int) -> Iterator[State]:
+    """Both ends with their fast atoms placed alike, so that a crossing of the slow links is shared evenly."""
+    for pattern in (source[0], goal[0], None):
+        for end in (source, goal):
+            slots = tuple(tuple(a for a in at if not fast >> a & 1) for at in end[0])
+            rest = fast & ~end[1]
+            if pattern is not None:
+                for v, at in enumerate(pattern):
+                    for a in at:
+                        if rest >> a & 1:
+                            put = _put(costs, slots, a, v)
+                            if put is not None:
+                                slots, rest = put, rest & ~(1 << a)
+            for a in bits(rest):
+                for v in reversed(range(len(slots))):
+                    put = _put(costs, slots, a, v)
+                    if put is not None:
+                        slots = put
+                        break
+            yield slots, end[1]
+
+
+def every_state(costs: Costs) -> list[State]:
+    """All ways to cut the slots and to leave atoms pending."""
+    seen: dict[tuple[tuple[int, ...], ...], int] = {}
+    waiting: list[tuple[tuple[int, ...], ...]] = [((),) * len(costs.extents)]
+    seen[waiting[0]] = 0
+    while waiting:
+        slots = waiting.pop()
+        used = seen[slots]
+        for a in bits(costs.all_atoms & ~used):
+            for put in _places(costs, slots, a):
+                if put not in seen:
+                    seen[put] = used | 1 << a
+                    waiting.append(put)
+    pending = costs.question.source[1]
+    found: list[State] = []
+    for slots, used in seen.items():
+        free = pending & ~used
+        part = free
+        while True:
+            found.append((slots, part))
+            if not part:
+                break
+            part = (part - 1) & free
+    return found

@@ -1,0 +1,142 @@
+"""The price of an exchange between blocks without common digits: uneven cuts, 2 and 3 crosswise, two meshes.
+
+Up to ``COUNTED`` ranks the transfers themselves are counted. Beyond that what each rank lacks is still exact (over the
+axes that matter), all of it is priced on the slowest link, and what a rank sends is bounded by its even share and one
+piece more.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import islice
+
+from attrs import evolve
+
+from shardlang.layout import Dim, Factor, Layout, Pending, intersect_runs
+from shardlang.mesh import Axis, Link, Mesh
+from shardlang.plan.cost import Costs, Edge, log2
+from shardlang.plan.exchange import neighbourhoods, reduced_axes, slowness, transfers
+from shardlang.plan.problem import State, link_cost
+
+COUNTED = 64
+LOOPED = 4096
+
+
+def price(costs: Costs, x: State, y: State) -> Edge:
+    """The price of an exchange between two states, by way of layouts with one axis an atom and one dim a slot."""
+    used = costs.mask(x) | costs.mask(y) | x[1]
+    links = [Link(str(c), 1, 0) for c in costs.order]
+    axes = tuple(
+        Axis(f"a{i}", n, evolve(links[costs.classes[i]], bandwidth=costs.classes[i] + 1))
+        for i, n in enumerate(costs.size)
+        if used >> i & 1
+    )
+    mesh = Mesh("", axes)
+    layouts = []
+    for slots, pending in (x, y):
+        dims = tuple(Dim((Factor(n, tuple(f"a{a}" for a in at)),)) for n, at in zip(costs.extents, slots, strict=True))
+        owed = tuple(Pending(f"a{a}", "sum") for a in range(len(costs.size)) if pending >> a & 1)
+        layouts.append(Layout(mesh, dims, owed))
+    rates = {axis.link: (costs.latency[c], costs.rate[c]) for axis in axes for c in [axis.link.bandwidth - 1]}
+    received, sent, time = _measure(layouts[0], layouts[1], costs.element, tuple(sorted(rates.items(), key=str)))
+    return costs.edge("exchange", received, sent, time)
+
+
+def measure(source: Layout, target: Layout, itemsize: int) -> tuple[int, int, int]:
+    """Bytes received and sent by the worst rank, and time in units of 2^-SHIFT ps, of an exchange."""
+    source, target = _narrowed(source, target)
+    links = {a.link for layout in (source, target) for a in layout.mesh.axes}
+    return _measure(source, target, itemsize, tuple((link, link_cost(link)) for link in sorted(links, key=slowness)))
+
+
+def _narrowed(source: Layout, target: Layout) -> tuple[Layout, Layout]:
+    """Both on a mesh of only the axes that split or are pending in either."""
+    if source.mesh != target.mesh:
+        return source, target
+    mesh = source.mesh
+    used = {mesh.parent(n) or n for x in (source, target) for n in [*x.cut_axes(), *(p.axis for p in x.pending)]}
+    axes = tuple(a for a in mesh.axes if a.name in used)
+    small = Mesh(mesh.name, axes, {n: parts for n, parts in mesh.splits.items() if n in used})
+    return evolve(source, mesh=small), evolve(target, mesh=small)
+
+
+@lru_cache(maxsize=1024)
+def _measure(
+    source: Layout, target: Layout, itemsize: int, links: tuple[tuple[Link, tuple[int, int]], ...]
+) -> tuple[int, int, int]:
+    if max(source.mesh.size, target.mesh.size) <= COUNTED:
+        return _counted(source, target, itemsize, dict(links))
+    return _bounded(source, target, itemsize, dict(links))
+
+
+def _counted(source: Layout, target: Layout, itemsize: int, links: dict[Link, tuple[int, int]]) -> tuple[int, int, int]:
+    levels = neighbourhoods(source.mesh, target.mesh)
+    classes = sorted({a.link for a in source.mesh.axes if a.size > 1}, key=slowness, reverse=True)
+    if len(levels) != len(classes):
+        classes = [_slowest(source, target)]
+    got: dict[int, list[int]] = {}
+    gave: dict[int, list[int]] = {}
+    heard: dict[tuple[int, int], int] = {}
+    told: dict[tuple[int, int], int] = {}
+    for t in transfers(source, target):
+        if t.sender == t.receiver:
+            continue
+        level = next(i for i, axes in enumerate(levels) if _agree(source.mesh, target.mesh, t.sender, t.receiver, axes))
+        n = t.numel * itemsize
+        got.setdefault(t.receiver, [0] * len(levels))[level] += n
+        gave.setdefault(t.sender, [0] * len(levels))[level] += n
+        heard[t.receiver, level] = heard.get((t.receiver, level), 0) + 1
+        told[t.sender, level] = told.get((t.sender, level), 0) + 1
+    time = before = 0
+    for level in reversed(range(len(levels))):
+        # What the worst rank receives over this class and slower ones, less what it received over slower ones.
+        through = max((sum(v[level:]) for v in got.values()), default=0)
+        here, before = through - before, through
+        leaving = max((v[level] for v in gave.values()), default=0)
+        peers = [n for (_, i), n in [*heard.items(), *told.items()] if i == level]
+        if peers:
+            latency, rate = links[classes[level]]
+            time += latency * log2(1 + max(peers)) + max(here, leaving) * rate
+    received = max((sum(v) for v in got.values()), default=0)
+    sent = max((sum(v) for v in gave.values()), default=0)
+    return received, sent, time
+
+
+def _bounded(source: Layout, target: Layout, itemsize: int, links: dict[Link, tuple[int, int]]) -> tuple[int, int, int]:
+    parts = math.prod(source.mesh.axis(a).size for a in reduced_axes(source, target))
+    here = source.mesh.ranks
+    received = largest = 0
+    for rank in islice(target.mesh.ranks, LOOPED):
+        wanted = target.runs(rank)
+        need = math.prod(sum(b - a for a, b in runs) for runs in wanted)
+        own = 0
+        if rank in here:
+            common = [intersect_runs(h, w) for h, w in zip(source.runs(rank), wanted, strict=True)]
+            own = math.prod(sum(b - a for a, b in runs) for runs in common)
+        received = max(received, need * parts - own)
+        largest = max(largest, need)
+    if not received:
+        return 0, 0, 0
+    pieces = min(source.mesh.size, -(-largest * parts // max(1, source.block_numel())) + 1)
+    copies = max(1, target.mesh.size * largest // max(1, target.numel))
+    share = max(received, -(-copies * source.block_numel() // max(1, _copies(source)))) + largest
+    sent = min(share, source.block_numel() * target.mesh.size)
+    latency, rate = links[_slowest(source, target)]
+    bytes_received, bytes_sent = received * itemsize, sent * itemsize
+    return bytes_received, bytes_sent, latency * log2(1 + pieces) + max(bytes_received, bytes_sent) * rate
+
+
+def _copies(layout: Layout) -> int:
+    """How many ranks hold each part, at least."""
+    used = {leaf for n in [*layout.cut_axes(), *(p.axis for p in layout.owed())] for leaf in layout.mesh.expand(n)}
+    return math.prod(a.size for a in layout.mesh.leaves() if a.name not in used)
+
+
+def _slowest(source: Layout, target: Layout) -> Link:
+    axes = [*source.mesh.axes, *target.mesh.axes]
+    return min((a.link for a in axes if a.size > 1), key=slowness, default=axes[0].link if axes else Link("", 1, 0))
+
+
+def _agree(source: Mesh, target: Mesh, sender: int, receiver: int, axes: tuple[str, ...]) -> bool:
+    return all(source.coordinate(sender, a) == target.coordinate(receiver, a) for a in axes)
