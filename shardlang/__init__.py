@@ -14,9 +14,25 @@ __version__ = "0.1.0"
 _HOMES = {
     "Diagnostic": "shardlang.diagnostics",
     "ShardlangError": "shardlang.diagnostics",
+    "ShardTensor": "shardlang.runtime.handle",
+    "check_copies": "shardlang.runtime.copies",
+    "distribute": "shardlang.runtime.create",
+    "empty": "shardlang.runtime.create",
+    "from_local": "shardlang.runtime.create",
+    "full": "shardlang.runtime.create",
+    "local": "shardlang.runtime.reshard",
+    "manual_seed": "shardlang.runtime.create",
+    "ones": "shardlang.runtime.create",
     "plan": "shardlang.api",
+    "rand": "shardlang.runtime.create",
+    "randn": "shardlang.runtime.create",
+    "reshard": "shardlang.runtime.reshard",
     "load": "shardlang.api",
+    "load_state": "shardlang.runtime.checkpoint",
     "loads": "shardlang.api",
+    "save": "shardlang.runtime.checkpoint",
+    "state_dict": "shardlang.runtime.state",
+    "zeros": "shardlang.runtime.create",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

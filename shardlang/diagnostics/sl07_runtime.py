@@ -95,10 +95,10 @@ def no_source(shape: tuple[int, ...]) -> Diagnostic:
 
 
 @message("SL0708", "a whole value that differs between ranks")
-def copies_differ(layout: str, first: int, second: int, count: int) -> Diagnostic:
+def copies_differ(layout: str, first: int, second: int) -> Diagnostic:
     return Diagnostic(
         f"rank {first} and rank {second} hold different copies of a block of `{layout}`",
-        notes=(f"{plural(count, 'element')} of rank {second}'s copy differ",),
+        notes=("ranks that hold the same part of a tensor must hold the same bits",),
         helps=("make the copies equal, or declare the value pending",),
     )
 
@@ -140,4 +140,14 @@ def blocks_do_not_fit(spec: str, shapes: tuple[tuple[int, ...], ...], ranks: tup
         f"the blocks that the ranks have make no tensor in `{spec}`",
         notes=("; ".join(told[:8]) + ("; .." if len(told) > 8 else ""),),
         helps=("give every rank the block of its spec, or the global shape with `shape=`",),
+    )
+
+
+@message("SL0713", "a transfer between meshes whose ranks are scattered")
+def scattered_ranks(meshes: list[tuple[int, ...]]) -> Diagnostic:
+    told = [", ".join(map(str, ranks[:16])) for ranks in meshes]
+    return Diagnostic(
+        "a transfer between two meshes of different ranks needs both to be of ranks that follow each other",
+        notes=tuple(f"mesh {i + 1}: ranks {text}" for i, text in enumerate(told)),
+        helps=("declare the meshes with `ranks A..B`",),
     )

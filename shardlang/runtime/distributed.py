@@ -77,8 +77,9 @@ class ReadyPlan:
         self._agreed: set[torch.dtype] = set()
         # Only where every step hands its input on can the result be the input.
         self._same = all(step.kind in ("slice", "mask") for step in plan.steps)
+        self._sliced = bool(plan.steps) and plan.steps[-1].kind == "slice"
 
-    def start(self, block: torch.Tensor, out: torch.Tensor | None, check: bool | None) -> Running:
+    def start(self, block: torch.Tensor, out: torch.Tensor | None, check: bool | None, alias: bool = False) -> Running:
         """See ``start_plan``."""
         fits = self.shape is None or tuple(block.shape) == self.shape
         if block.dtype not in self._agreed or check:
@@ -92,7 +93,7 @@ class ReadyPlan:
             ))  # fmt: skip
         if self._steps is None:
             self._steps = [self._prepare(i) for i in range(len(self.plan.steps))]
-        return Running(self, self._steps, block, out)
+        return Running(self, self._steps, block, out, alias)
 
     def _prepare(self, index: int) -> Prepared:
         try:
@@ -100,20 +101,24 @@ class ReadyPlan:
         except RuntimeError as error:
             raise faults.lost(self, index, error) from error
 
-    def settle(self, result: torch.Tensor, block: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """The result in ``out``, or at least in storage of its own, contiguous."""
+    def settle(self, result: torch.Tensor, block: torch.Tensor, out: torch.Tensor | None, alias: bool) -> torch.Tensor:
+        """The result in ``out``, or at least contiguous and, unless ``alias``, in storage of its own."""
         if out is not None:
             return out if result is out else out.copy_(result)
-        if self._same and result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
+        if self._same and not alias and result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
             return result.clone(memory_format=torch.contiguous_format)
-        return result if result.is_contiguous() else result.contiguous()
+        if self._sliced and not alias and result.untyped_storage().nbytes() != result.nbytes:
+            return result.clone(memory_format=torch.contiguous_format)
+        return result.contiguous()
 
 
 class Running:
     """A plan on its way. ``wait`` brings the result; it may be called once only."""
 
-    def __init__(self, plan: ReadyPlan, steps: list[Prepared], block: torch.Tensor, out: torch.Tensor | None) -> None:
-        self._plan, self._steps, self._block, self._out = plan, steps, block, out
+    def __init__(
+        self, plan: ReadyPlan, steps: list[Prepared], block: torch.Tensor, out: torch.Tensor | None, alias: bool
+    ) -> None:
+        self._plan, self._steps, self._block, self._out, self._alias = plan, steps, block, out, alias
         self._at = 0
         self._state: State = block
         if steps:
@@ -131,7 +136,7 @@ class Running:
             self._at += 1
             if self._at <= last:
                 self._start(result)
-        return self._plan.settle(result, self._block, self._out)
+        return self._plan.settle(result, self._block, self._out, self._alias)
 
     def _start(self, block: torch.Tensor) -> None:
         out = self._out if self._at == len(self._steps) - 1 else None

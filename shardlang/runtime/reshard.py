@@ -1,0 +1,175 @@
+"""``sl.reshard``: a tensor in another layout, by the cheapest plan; differentiable, twice and more."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from shardlang.diagnostics import ShardlangError, sl07_runtime
+from shardlang.layout import Layout
+from shardlang.lower import torch_private
+from shardlang.lower.placements import layout_of, mesh_of, placements_of
+from shardlang.runtime.distributed import Running
+from shardlang.runtime.handle import ShardTensor
+from shardlang.runtime.route import Kind, Route, travel
+from shardlang.runtime.specs import Spec, global_shape, gradient_layout, layout_for, str_of, team_of
+
+_KEPT = 4096
+_routes: OrderedDict[Any, Route] = OrderedDict()
+
+
+class Transfer:
+    """A reshard under way (``async_op=True``). ``wait`` gives the result, once; the source must not change before."""
+
+    def __init__(self, route: Route, running: Running) -> None:
+        self._route, self._running = route, running
+
+    def wait(self) -> Any:
+        with torch.no_grad():
+            return _dressed(self._route, self._route.wrap(self._running.wait(), False))
+
+
+def reshard(
+    x: torch.Tensor | ShardTensor,
+    spec: Spec,
+    mesh: DeviceMesh | None = None,
+    source: Spec | None = None,
+    *,
+    shape: tuple[int, ...] | None = None,
+    out: Any = None,
+    async_op: bool = False,
+    alias: bool = False,
+    check: bool | None = None,
+) -> Any:
+    """The same tensor under ``spec``.
+
+    A DTensor (or a handle) gives a DTensor, or a ``ShardTensor`` where no placements say the layout; ``mesh`` takes it
+    to another mesh. A plain tensor is this rank's block under ``source`` on ``mesh``, and gives the block under
+    ``spec``; ``shape`` is the whole tensor's, where the block and ``source`` do not say it. All ranks of the meshes
+    must call, in the same order.
+
+    The result shares no storage with ``x`` unless ``alias`` allows it. ``out`` (a tensor like the result, or its local
+    block) receives it. With ``async_op`` a ``Transfer`` is returned while the first transfer is under way; neither of
+    the two enters autograd's graph. ``check``: whether ranks agree before the first use (see ``agreement``).
+
+    Raises ShardlangError: whatever is wrong in a spec; SL0701 to SL0703, SL0707, SL0709, SL0710; SL04 for a transition
+    that has no plan.
+    """
+    route = _route(x, spec, mesh, source, shape, alias)
+    tensor = x.block if isinstance(x, ShardTensor) else x
+    if async_op:
+        with torch.no_grad():
+            return Transfer(route, route.start(tensor, _local_out(out), check))
+    if out is not None or check is not None:
+        if out is not None and tensor.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError("`out=` does not enter autograd's graph: use torch.no_grad(), or leave it out")
+        result = route.move(tensor, _local_out(out), check)
+        return out if out is not None else _dressed(route, result)
+    return _dressed(route, travel(tensor, route))
+
+
+def _dressed(route: Route, result: torch.Tensor) -> Any:
+    """A local result of a handle's kind as the handle."""
+    return ShardTensor(result, route.target, route.meshes[1]) if route.made == "handle" else result
+
+
+def _local_out(out: Any) -> torch.Tensor | None:
+    if isinstance(out, DTensor):
+        return torch_private.block_of(out)
+    if isinstance(out, ShardTensor):
+        return out.block
+    block: torch.Tensor | None = out
+    return block
+
+
+def _route(
+    x: torch.Tensor | ShardTensor,
+    spec: Spec,
+    mesh: DeviceMesh | None,
+    source: Spec | None,
+    shape: tuple[int, ...] | None,
+    alias: bool,
+) -> Route:
+    """The route of a call, from the cache where there was one like it."""
+    key: Any
+    if isinstance(x, DTensor):
+        key = (spec, torch_private.spec_of(x), mesh, alias)
+    elif isinstance(x, ShardTensor):
+        key = (spec, x.layout, x.device_mesh, x.dtype, mesh, alias)
+    else:
+        key = (spec, source, mesh, x.shape, x.dtype, shape, alias)
+    found = _routes.get(key)
+    if found is None:
+        found = _made(x, spec, mesh, source, shape, alias)
+        if isinstance(x, DTensor | ShardTensor) or shape is not None or not _asks(found):
+            _routes[key] = found
+            if len(_routes) > _KEPT:
+                _routes.popitem(last=False)
+    return found
+
+
+def _asks(route: Route) -> bool:
+    """Was the shape of the whole asked of the other ranks? Then it may be another one next time."""
+    return any(c.uneven for d in route.source.dims for c in d.flat)
+
+
+def _made(
+    x: torch.Tensor | ShardTensor,
+    spec: Spec,
+    mesh: DeviceMesh | None,
+    source: Spec | None,
+    shape: tuple[int, ...] | None,
+    alias: bool,
+) -> Route:
+    if isinstance(x, DTensor | ShardTensor):
+        here = x.device_mesh
+        there = mesh or here
+        if isinstance(x, ShardTensor):
+            start = x.layout
+        else:
+            start = layout_of(mesh_of(here), tuple(x.placements), tuple(x.shape))
+        target = layout_for(spec, tuple(x.shape), mesh_of(there), x.dtype)
+        made: Kind = "handle" if placements_of(target) is None else "dtensor"
+        given: Kind = "handle" if isinstance(x, ShardTensor) else "dtensor"
+        return Route(start, target, (here, there), x.dtype, (given, made), alias=alias)
+    if mesh is None:
+        raise ShardlangError(sl07_runtime.no_mesh(str_of(spec)))
+    if source is None:
+        raise ShardlangError(sl07_runtime.no_source(tuple(x.shape)))
+    ours = mesh_of(mesh)
+    whole = shape or global_shape(source, tuple(x.shape), ours, team_of(mesh), ask=False)
+    start, target = layout_for(source, whole, ours, x.dtype), layout_for(spec, whole, ours, x.dtype)
+    grads = gradient_layout(spec, whole, ours), gradient_layout(source, whole, ours)
+    return Route(start, target, (mesh, mesh), x.dtype, ("block", "block"), grads, alias)
+
+
+def layout(x: DTensor | ShardTensor) -> Layout:
+    """The layout of a tensor on a mesh."""
+    if isinstance(x, ShardTensor):
+        return x.layout
+    return layout_of(mesh_of(x.device_mesh), tuple(x.placements), tuple(x.shape))
+
+
+def local(x: DTensor | ShardTensor, grad: Spec | None = None) -> torch.Tensor:
+    """This rank's block, as an ordinary tensor: the value leaves the global view.
+
+    ``grad`` is the layout of the gradient that comes back: ``"[n]{+dp}"`` where ranks use a whole value differently,
+    ``"[n]"`` where all do the same with it. The block shares storage with ``x``.
+
+    Raises ShardlangError (SL0711) where the value is whole over some axis and ``grad`` is not given, unless no gradient
+    is wanted.
+    """
+    here = layout(x)
+    free = here.whole_axes()
+    tensor = x.block if isinstance(x, ShardTensor) else x
+    wanted = tensor.requires_grad and torch.is_grad_enabled()
+    if grad is None and free and wanted:
+        raise ShardlangError(sl07_runtime.local_without_grad(str(here), free))
+    comes = None if grad is None else layout_for(grad, here.shape, here.mesh)
+    kind: Kind = "handle" if isinstance(x, ShardTensor) else "dtensor"
+    meshes = (x.device_mesh, x.device_mesh)
+    return travel(tensor, Route(here, here, meshes, tensor.dtype, (kind, "block"), (comes, None), alias=True))

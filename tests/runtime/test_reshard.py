@@ -1,0 +1,194 @@
+"""``sl.reshard``: the five classic transitions, what comes out, gradients, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import shardlang as sl
+from tests.world import World
+
+CLASSICS = {
+    "all_gather": ([Shard(0)], "[n d]", [Replicate()]),
+    "all_to_all": ([Shard(0)], "[n d/tp]", [Shard(1)]),
+    "chunk": ([Replicate()], "[n/tp d]", [Shard(0)]),
+    "all_reduce": ([Partial()], "[n d]", [Replicate()]),
+    "reduce_scatter": ([Partial()], "[n/tp d]", [Shard(0)]),
+}
+
+
+def square() -> Any:
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+
+
+def classic() -> list[str]:
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    value = torch.arange(96.0).view(8, 12)
+    wrong = []
+    for name, (placements, spec, expected) in CLASSICS.items():
+        if placements == [Partial()]:
+            x = DTensor.from_local(value * (dist.get_rank() - 1) / 2, mesh, placements)
+        else:
+            x = distribute_tensor(value, mesh, placements)
+        y = sl.reshard(x, spec)
+        checks = [
+            type(y) is DTensor, list(y.placements) == expected, y.shape == value.shape, y.stride() == value.stride(),
+            torch.equal(y.full_tensor(), value),
+            y.to_local().untyped_storage().data_ptr() != x.to_local().untyped_storage().data_ptr(),
+        ]  # fmt: skip
+        if not all(checks):
+            wrong.append(f"{name} {checks}")
+    return wrong
+
+
+def test_the_five_classic_transitions(world: World) -> None:
+    assert world.run(classic) == [[]] * 4
+
+
+def gradients() -> list[str]:
+    mesh = square()
+    value = torch.arange(40.0).view(8, 5)
+    weight = torch.arange(40.0).view(8, 5).flip(0) + 1
+    wrong = []
+    for spec in ["[n d]", "[n/a/b d]", "[n/b d/~a]", "[n d/~b]", "[n/a d]", "[n d]{+a}", "[n/b d]{avg a}"]:
+        for placements in [
+            [Replicate(), Replicate()],
+            [Shard(0), Shard(0)],
+            [Shard(1), Replicate()],
+            [Shard(1), Shard(0)],
+        ]:
+            x = distribute_tensor(value, mesh, placements).requires_grad_()
+            y = sl.reshard(x, spec)
+            z = (sl.reshard(y, "[n d]") ** 3 * distribute_tensor(weight, mesh, [Replicate()] * 2)).sum()
+            (first,) = torch.autograd.grad(z.full_tensor(), x, create_graph=True)
+            (second,) = torch.autograd.grad((first**2).sum().full_tensor(), x)
+            dense = value.clone().requires_grad_()
+            (one,) = torch.autograd.grad((dense**3 * weight).sum(), dense, create_graph=True)
+            (two,) = torch.autograd.grad((one**2).sum(), dense)
+            if not torch.allclose(first.full_tensor(), one) or not torch.allclose(second.full_tensor(), two):
+                wrong.append(f"{placements} {spec}")
+    return wrong
+
+
+def test_gradients_and_their_gradients_are_those_of_one_device(world: World) -> None:
+    assert world.run(gradients) == [[]] * 4
+
+
+def plain() -> tuple[Any, ...]:
+    mesh = square()
+    value = torch.arange(40.0).view(8, 5)
+    rank = dist.get_rank()
+    block = value.chunk(4)[rank].clone().requires_grad_()
+    whole = sl.reshard(block, "[n d]", mesh, source="[n/a/b d]")
+    (whole * value).sum().backward()
+    assert block.grad is not None
+    apart = value.clone().requires_grad_()
+    used = sl.reshard(apart, "[n d] grad {+a}", mesh, source="[n d]")
+    total = sl.reshard(used * (rank // 2 + 1), "[n d]", mesh, source="[n d]{+a}")
+    total.sum().backward()
+    assert apart.grad is not None
+    return (
+        torch.equal(whole, value),
+        torch.equal(block.grad, value.chunk(4)[rank]),
+        torch.equal(apart.grad, torch.full((8, 5), 3.0)),
+    )
+
+
+def test_plain_blocks_move_and_their_gradients_follow_the_specs(world: World) -> None:
+    assert world.run(plain) == [(True, True, True)] * 4
+
+
+def handles() -> tuple[Any, ...]:
+    mesh = square()
+    value = torch.arange(24.0).view(12, 2)
+    x = distribute_tensor(value, mesh, [Shard(0), Replicate()]).requires_grad_()
+    fused = sl.reshard(x, "[(3 k/a/b) d]")
+    swapped = sl.reshard(fused, "[n/b/a d]")
+    back = sl.reshard(swapped, "[n/a/b d]")
+    (back * distribute_tensor(value, mesh, [Shard(0), Shard(0)])).sum().backward()
+    own = torch.cat([value[4 * i + dist.get_rank() : 4 * i + dist.get_rank() + 1] for i in range(3)])
+    return (
+        type(fused) is sl.ShardTensor, torch.equal(fused.to_local(), own), torch.equal(fused.full_tensor(), value),
+        torch.equal(back.full_tensor(), value), torch.equal(x.grad.full_tensor(), value),
+    )  # fmt: skip
+
+
+def test_layouts_that_torch_cannot_say_are_handles(world: World) -> None:
+    assert world.run(handles) == [(True,) * 5] * 4
+
+
+def options() -> tuple[Any, ...]:
+    mesh = square()
+    value = torch.arange(64.0).view(8, 8)
+    x = distribute_tensor(value, mesh, [Shard(0), Shard(1)])
+    flying = sl.reshard(x, "[n/b d/a]", async_op=True)
+    swapped = flying.wait()
+    room = torch.empty(2, 8)
+    y = sl.reshard(x, "[n/a/b d]", out=room)
+    same = sl.reshard(x, "[n/a d/b]")
+    shared = sl.reshard(x, "[n/a d/b]", alias=True)
+    storage = x.to_local().untyped_storage().data_ptr()
+    return (
+        torch.equal(swapped.full_tensor(), value), y is room, torch.equal(room, value.chunk(4)[dist.get_rank()]),
+        same.to_local().untyped_storage().data_ptr() != storage,
+        shared.to_local().untyped_storage().data_ptr() == storage,
+    )  # fmt: skip
+
+
+def test_async_out_and_alias(world: World) -> None:
+    assert world.run(options) == [(True,) * 5] * 4
+
+
+def flattened() -> list[bool]:
+    """A flattened mesh turns on a merge in torch that loses rows; ours has nothing to do with it."""
+    answers = []
+    for sizes, shape, start, target in [
+        ((2, 2), (5, 3), [Shard(0)] * 2, "[n d]"),
+        ((1, 2), (5, 3), [Shard(1)] * 2, "[n d]"),
+        ((2, 2), (5, 7), [Shard(0)] * 2, "[n d/~b]"),
+        ((2, 2), (5, 7), [Shard(0)] * 2, "[n/~b d]"),
+    ]:
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("a", "b"))
+        mesh._flatten("ab")
+        if dist.get_rank() < sizes[0] * sizes[1]:
+            value = torch.arange(shape[0] * shape[1]).view(shape)
+            local = value
+            for coordinate, size, p in zip(mesh.get_coordinate() or (), sizes, start, strict=True):
+                chunks = local.chunk(size, p.dim)
+                local = chunks[coordinate] if coordinate < len(chunks) else local.narrow(p.dim, 0, 0)
+            x = DTensor.from_local(local, mesh, start, shape=value.shape, stride=value.stride())
+            y = sl.reshard(sl.reshard(x, target), "[n d]")
+            answers.append(torch.equal(y.to_local(), value))
+    return answers
+
+
+def test_uneven_rows_survive_a_flattened_mesh(world: World) -> None:
+    assert all(all(answers) for answers in world.run(flattened))
+
+
+def refusals() -> list[str]:
+    mesh = square()
+    x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0), Replicate()])
+    codes = []
+    for attempt in (
+        lambda: sl.reshard(torch.ones(2), "[n]"),
+        lambda: sl.reshard(torch.ones(2), "[n]", mesh),
+        lambda: sl.reshard(x, "bf16[n d]"),
+        lambda: sl.reshard(x, "[n/a d/a]"),
+        lambda: sl.local(x.detach().requires_grad_()),
+        lambda: sl.reshard(torch.ones(3, 2), "[n d]", mesh, source="[n/~a d]", shape=(4, 2)),
+    ):
+        try:
+            attempt()
+            codes.append("none")
+        except sl.ShardlangError as error:
+            codes += error.codes
+    return codes
+
+
+def test_faults_have_codes(world: World) -> None:
+    assert world.run(refusals) == [["SL0709", "SL0707", "SL0710", "SL0203", "SL0711", "SL0703"]] * 4
