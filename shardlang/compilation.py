@@ -20,7 +20,7 @@ from shardlang.check.facts import Facts
 from shardlang.check.model import ModelLayouts, check_model
 from shardlang.check.sizes import Sizes
 from shardlang.check.transition import bind_change, open_names, unify_change
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_models
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_calls, sl06_models
 from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from shardlang.source import Source, Span
@@ -32,6 +32,8 @@ from shardlang.syntax.reading import read_bytes
 if TYPE_CHECKING:
     from torch import nn
 
+    from shardlang.runtime.step_plan import StepPlan
+
 ARTEFACT_VERSION = 1
 """The version of the JSON that ``compile`` writes; a change that a reader must know of raises it."""
 
@@ -42,7 +44,8 @@ class Compilation:
 
     ``sets`` overrides ``let`` constants; ``nproc`` is the number of ranks of the launch; ``model`` (``pkg.mod:fn``)
     stands for a missing ``from``, or for the one of the file's only model; ``checkpoint`` gives parameters in a
-    model's place. Without ``look_at_models`` nothing is known of any model, and torch is not imported.
+    model's place. Without ``look_at_models`` nothing is known of any model, and torch is not imported. ``said`` is the
+    artefact that it comes from.
     """
 
     source: Source
@@ -51,6 +54,7 @@ class Compilation:
     model: str | None = None
     checkpoint: str | None = None
     look_at_models: bool = True
+    said: Mapping[str, Any] | None = None
 
     @cached_property
     def tree(self) -> tree.File:
@@ -121,6 +125,62 @@ class Compilation:
             raise ShardlangError(errors)
         return layouts
 
+    def untrainable(self, name: str) -> Diagnostic | None:
+        """SL0637 where the module of a model lacks what ``run`` trains it with."""
+        from shardlang.lower.module import import_module_of
+
+        reference, span = self.references[name]
+        home = import_module_of(reference, span)
+        missing = [n for n in ("batch", "loss") if not callable(getattr(home, n, None))]
+        return sl06_calls.not_runnable(span, reference, missing) if missing else None
+
+    def step_plan(self, name: str) -> StepPlan:
+        """The collectives of a training step of a model: as the artefact said, else found by going through one.
+
+        Raises SL0637 where the model's module has no ``batch`` or ``loss``, SL0736 where a step needs values.
+        """
+        if name not in self._step_plans:
+            self._step_plans[name] = self._find_step_plan(name)
+        return self._step_plans[name]
+
+    @cached_property
+    def _step_plans(self) -> dict[str, StepPlan]:
+        return {}
+
+    def _find_step_plan(self, name: str) -> StepPlan:
+        from shardlang.lower.module import import_module_of
+        from shardlang.runtime.step_plan import StepPlan, plan_step
+
+        said = self._said_steps()
+        if name in said:
+            return StepPlan.from_json(said[name])
+        fault = self.untrainable(name)
+        if fault is not None:
+            raise ShardlangError(fault)
+        home: Any = import_module_of(*self.references[name])
+        return plan_step(self.layouts[name], self.build(name), home.batch, home.loss)
+
+    def _said_steps(self) -> Mapping[str, Any]:
+        """The plans of training steps of the artefact, where nothing has changed since that they depend on."""
+        if self.said is None:
+            return {}
+        now = {"meshes": self._meshes(), "lets": dict(self.program.lets), "model": self.model}
+        steps: Mapping[str, Any] = self.said["steps"] if all(self.said.get(k) == v for k, v in now.items()) else {}
+        return steps
+
+    def _meshes(self) -> dict[str, str]:
+        return {name: str(mesh) for name, mesh in self.program.meshes.items()}
+
+    def steps_json(self) -> dict[str, Any]:
+        """The plan of a training step of each model that has one: a whole mesh, and a module that ``run`` can train."""
+        return {
+            name: self.step_plan(name).to_json()
+            for name in self.layouts
+            if name in self.references
+            and not any(a.open for a in self.program.models[name].mesh.axes)
+            and self.untrainable(name) is None
+        }
+
     @cached_property
     def plans(self) -> dict[str, Plan]:
         """The plan of each ``reshard`` all of whose sizes are known."""
@@ -189,9 +249,10 @@ class Compilation:
             "sets": dict(self.sets),
             "nproc": self.nproc,
             "model": self.model,
-            "meshes": {name: str(mesh) for name, mesh in self.program.meshes.items()},
+            "meshes": self._meshes(),
             "lets": dict(self.program.lets),
             "plans": self.plans_json(),
+            "steps": self.steps_json(),
         }
 
 
@@ -219,6 +280,7 @@ def load(
         said["nproc"] if nproc is None else nproc,
         said["model"] if model is None else model,
         checkpoint,
+        said=said,
     )
 
 
@@ -242,4 +304,6 @@ def _artefact(name: str, data: bytes) -> dict[str, Any]:
         raise ShardlangError(sl02_names.malformed_artefact(name, "its `nproc` is no number of ranks"))
     if not (model is None or isinstance(model, str)):
         raise ShardlangError(sl02_names.malformed_artefact(name, "its `model` is no reference"))
+    if not isinstance(said.setdefault("steps", {}), dict):
+        raise ShardlangError(sl02_names.malformed_artefact(name, "its `steps` are not plans by name"))
     return said

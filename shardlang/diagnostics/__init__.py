@@ -8,7 +8,9 @@ from shardlang.diagnostics import (
     sl05_functions,
     sl06_calls,
     sl06_models,
+    sl07_launch,
     sl07_runtime,
+    sl07_state,
     sl09_internal,
 )
 from shardlang.diagnostics.diagnostic import REGISTRY, Code, Diagnostic, Fix, Label, ShardlangError
@@ -27,6 +29,8 @@ __all__ = [
     "sl05_functions",
     "sl06_calls",
     "sl06_models",
+    "sl07_launch",
     "sl07_runtime",
+    "sl07_state",
     "sl09_internal",
 ]

@@ -87,7 +87,7 @@ def not_runnable(span: Span | None, reference: str, missing: Sequence[str]) -> D
 @message("SL0638", "trained parameters of two dtypes in one module")
 def mixed_dtypes(span: Span, module: str, dtypes: Sequence[str]) -> Diagnostic:
     return Diagnostic(
-        f"trained parameters of module `{module or 'root'}` itself are of {quoted(dtypes)}: more than one FSDP group holds",
+        f"trained parameters of module `{module or 'root'}` itself are of {quoted(dtypes)}, too many for an FSDP group",
         span,
         notes=("modules whose own parameters are of one dtype are grouped by dtype without being asked",),
         helps=("give them one dtype, or freeze those of one dtype",),

@@ -150,6 +150,7 @@ def settle_masks(local: torch.Tensor, placements: tuple[Any, ...]) -> tuple[torc
             rows = buffer.data
             local = local.masked_fill(rows.reshape(*rows.shape, *[1] * (local.dim() - rows.dim())), 0)
             settled[i] = Partial(placement.reduce_op)
+            buffer.release_mask()
     return local, tuple(settled)
 
 

@@ -19,8 +19,9 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils.checkpoint import checkpoint
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from shardlang.check.model import check_model
 from shardlang.check.program import Model
@@ -164,7 +165,37 @@ def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
+        if one.parameters:
+            _owe_whole_gradients(one, part)
     _prefetch(lowered.groups, module)
+
+
+def _owe_whole_gradients(one: Group, part: nn.Module) -> None:
+    """FSDP sums what all ranks have for a gradient, and takes it that each has a share of its own.
+
+    Where nothing in the computation is split over FSDP's axes (a batch too small to be), a gradient comes whole on
+    every rank; it is made pending then, so that the sum is the gradient and not a multiple of it. The gathered
+    parameter that autograd sees is there only while the module runs, so that the hook is put on it then.
+    """
+    own = {*one.shard, *one.replicate}
+    hooked = WeakTensorKeyDictionary()
+
+    def share(grad: Tensor) -> Tensor:
+        assert isinstance(grad, DTensor)
+        names = grad.device_mesh.mesh_dim_names or ()
+        if not any(n in own and p.is_replicate() for n, p in zip(names, grad.placements, strict=True)):
+            return grad
+        pairs = zip(names, grad.placements, strict=True)
+        return grad.redistribute(placements=[Partial() if n in own and p.is_replicate() else p for n, p in pairs])
+
+    def watch(*_: Any) -> None:
+        for parameter in one.parameters:
+            gathered = part.get_parameter(_within(parameter.name, one.module))
+            if gathered.requires_grad and gathered not in hooked:
+                gathered.register_hook(share)
+                hooked[gathered] = True
+
+    part.register_forward_pre_hook(watch)
 
 
 def fully_shard_arguments(one: Group, part: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:

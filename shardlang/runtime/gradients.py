@@ -68,7 +68,9 @@ def _counts(grad: DTensor) -> bool:
 def _squares(blocks: list[Tensor], device: torch.device | None) -> Tensor:
     if not blocks:
         return torch.zeros((), dtype=torch.float64, device=device)
-    norms = torch.stack([torch.linalg.vector_norm(b, dtype=torch.float32) for b in blocks])
+    # On a CPU a long float32 sum drifts with the length of the block; on an accelerator it is a tree.
+    dtype = torch.float64 if blocks[0].device.type == "cpu" else torch.float32
+    norms = torch.stack([torch.linalg.vector_norm(b, dtype=dtype) for b in blocks])
     return norms.double().square().sum()
 
 

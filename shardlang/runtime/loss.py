@@ -195,12 +195,12 @@ def global_mean(loss_sum: Tensor, count: int | Tensor, mesh: DeviceMesh | None =
     return loss_sum / total.to(loss_sum.dtype)
 
 
-def value_of(x: Tensor) -> float:
-    """The number that a (possibly pending) DTensor or plain scalar stands for."""
+def whole_value(x: Tensor) -> Tensor:
+    """The plain tensor that a (possibly split or pending) DTensor stands for, outside autograd."""
     whole = x.detach()
     if isinstance(whole, DTensor):
         whole = whole.redistribute(placements=[Replicate()] * whole.device_mesh.ndim).to_local()
-    return float(whole)
+    return whole
 
 
-__all__ = ["Partial", "cross_entropy", "global_mean", "global_view", "value_of"]
+__all__ = ["Partial", "cross_entropy", "global_mean", "global_view", "whole_value"]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from attrs import frozen
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardlang.lower import torch_private
@@ -50,7 +51,7 @@ def tally(issued: Iterable[record.Issued], mesh: Mesh) -> tuple[Tally, ...]:
         key = one.kind, leaf_axes(mesh, one.axes)
         if key[1]:
             count, received = sums.get(key, (0, 0))
-            sums[key] = count + 1, received + one.bytes_received
+            sums[key] = count + one.count, received + one.bytes_received
     return tuple(Tally(kind, axes, *sums[kind, axes]) for kind, axes in sorted(sums))
 
 
@@ -140,9 +141,12 @@ class Observer(TorchDispatchMode):
 
     def __init__(self, mesh: Mesh, rank: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        self.mesh = mesh
         self._axes = groups_by_ranks(mesh, rank)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # DTensor goes first, and this mode sees what it does to local tensors
         kwargs = kwargs or {}
         if func.namespace in ("_c10d_functional", "c10d") and not record.is_noted():
             values = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs

@@ -1,0 +1,116 @@
+"""The plan of a training step, made before any process of the run starts.
+
+FSDP's collectives follow from the groups by formula. The rest is found by going through one step in one process that
+stands for the first rank, on tensors without storage and groups without peers: at each boundary the layouts are
+known and the planner says what is sent; what DTensor inserts inside a module is seen where it would be issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from attrs import frozen
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
+
+from shardlang.check.model import ModelLayouts
+from shardlang.diagnostics import ShardlangError, sl07_launch
+from shardlang.lower import torch_private
+from shardlang.lower.fsdp_cost import fsdp_traffic
+from shardlang.lower.model import LoweredModel, lower_model
+from shardlang.lower.placements import device_mesh
+from shardlang.plan.plan import Plan
+from shardlang.plan.steps import FREE
+from shardlang.runtime.apply import place
+from shardlang.runtime.batch import place_batch
+from shardlang.runtime.observe import Observer, Tally, tally
+from shardlang.runtime.record import Issued, Recorder, note
+from shardlang.runtime.train import Loss, training_step
+
+
+@frozen
+class StepPlan:
+    """The collectives of one training step, by kind and axes, as the worst rank sees them."""
+
+    collectives: tuple[Tally, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"collectives": [t.to_json() for t in self.collectives]}
+
+    @staticmethod
+    def from_json(said: Mapping[str, Any]) -> StepPlan:
+        return StepPlan(tuple(Tally.from_json(t) for t in said["collectives"]))
+
+
+def plan_step(layouts: ModelLayouts, module: nn.Module, batch: Callable[[int], Any], loss: Loss) -> StepPlan:
+    """The plan of a step of ``module`` (on the meta device), with batches as the user's ``batch(step)`` makes them.
+
+    Must be called in a process that has no process group. Raises SL0736 where the model, the batch or the loss
+    raises: they may need the values of tensors, which there are none of.
+    """
+    try:
+        return _plan_step(lower_model(layouts), module, batch(0), loss)
+    except ShardlangError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        span = layouts.model.reference_span or layouts.model.span
+        raise ShardlangError(sl07_launch.step_not_planned(span, layouts.model.name, reason)) from error
+
+
+def _plan_step(lowered: LoweredModel, module: nn.Module, batch: Any, loss: Loss) -> StepPlan:
+    with _standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank):
+        mesh = device_mesh(lowered.mesh, "cpu")
+        place(lowered, module, mesh, _planned)
+        gathered = {p.name for g in lowered.groups for p in g.parameters}
+        own = {leaf for g in lowered.groups for leaf in (*g.shard, *g.replicate)}
+        keep = [i for i, a in enumerate(lowered.mesh.axes) if a.name in own]
+        for name in gathered:
+            _settle_gradient(module.get_parameter(name), keep)
+        empty = tree_map_only(Tensor, lambda t: t.to("meta"), batch)
+        placed = place_batch(lowered, empty, mesh)
+        with Recorder() as recorder, Observer(lowered.mesh, lowered.mesh.first_rank):
+            training_step(module, placed, loss)
+    issued = list(recorder.issued)
+    issued += [Issued(t.kind, t.axes, t.bytes, t.bytes) for t in fsdp_traffic(lowered)]
+    return StepPlan(tally(issued, lowered.mesh))
+
+
+def _planned(plan: Plan, block: Tensor) -> Tensor:
+    """Notes the steps of a plan in the place of taking them."""
+    for step in plan.steps:
+        if step.kind not in FREE:
+            note(step.kind, step.axes, step.bytes_received, step.bytes_sent)
+    return block.new_empty(plan.target.local_shape(plan.target.mesh.first_rank))
+
+
+def _settle_gradient(parameter: Tensor, keep: list[int]) -> None:
+    """What FSDP does to a gradient before it takes it: on axes that are not FSDP's it gets the parameter's layout.
+
+    What FSDP then sends on its own axes is counted by formula, so that the gradient is done with here.
+    """
+
+    def settle(p: Tensor) -> None:
+        grad = p.grad
+        if isinstance(grad, DTensor) and isinstance(p, DTensor):
+            pairs = enumerate(zip(grad.placements, p.placements, strict=True))
+            wanted = tuple(g if i in keep else w for i, (g, w) in pairs)
+            block = torch_private.block_of(grad.redistribute(placements=wanted))
+            p.grad = torch_private.dtensor_of(block, torch_private.spec_of(p), requires_grad=False)
+
+    if parameter.requires_grad:
+        parameter.register_post_accumulate_grad_hook(settle)
+
+
+@contextmanager
+def _standing_for_all(world: int, rank: int) -> Iterator[None]:
+    """A process group of which this process is one rank and the others do not exist."""
+    dist.init_process_group("fake", store=torch_private.fake_store(), rank=rank, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
