@@ -12,7 +12,7 @@ from shardlang.source import Span
 @message("SL0730", "a launch of another size than the mesh")
 def world_size(span: Span | None, mesh: str, axes: str, ranks: int, nproc: int) -> Diagnostic:
     return Diagnostic(
-        f"mesh `{mesh}` ({axes}) has {plural(ranks, 'rank')}, and {nproc} {'was' if nproc == 1 else 'were'} to be started",
+        f"mesh `{mesh}` ({axes}) has {plural(ranks, 'rank')}, and the launch {nproc}",
         span,
         helps=(f"start {ranks} with `--nproc {ranks}`, or change the mesh",),
     )

@@ -74,14 +74,8 @@ def print_training(result: Mapping[str, Any], console: Console) -> None:
     steps = Table(title="loss and gradient norm of each step", title_justify="left")
     for name in ("step", "loss", "one device", "grad norm", "one device"):
         steps.add_column(name, justify="right")
-    rows = zip(
-        result["losses"],
-        result["losses_one_device"],
-        result["grad_norms"],
-        result["grad_norms_one_device"],
-        strict=True,
-    )
-    for i, (loss, loss_one, norm, norm_one) in enumerate(rows):
+    sides = [result[key] for key in ("losses", "losses_one_device", "grad_norms", "grad_norms_one_device")]
+    for i, (loss, loss_one, norm, norm_one) in enumerate(zip(*sides, strict=True)):
         steps.add_row(str(i), f"{loss:.6f}", f"{loss_one:.6f}", f"{norm:.6f}", f"{norm_one:.6f}")
     console.print(steps)
     print_collectives(result["collectives_planned"], result["collectives_run"], console, "collectives of a step")

@@ -55,7 +55,7 @@ def training_step(module: nn.Module, batch: Any, loss: Loss) -> tuple[Tensor, Te
     with global_view():
         total, count = loss(module, batch)
         mean = global_mean(total, count)
-        mean.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        mean.backward()
     norm = clip_grad_norm_(module.parameters(), MAX_NORM)
     return whole_value(mean), norm
 
@@ -64,7 +64,7 @@ def plain_step(module: nn.Module, batch: Any, loss: Loss) -> tuple[Tensor, Tenso
     """The same on one device, without a word of ours but the norm."""
     total, count = loss(module, batch)
     mean = total / count
-    mean.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    mean.backward()
     norm = clip_grad_norm_(module.parameters(), MAX_NORM)
     return mean.detach(), norm
 
