@@ -32,6 +32,7 @@ _HOMES = {
     "loads": "shardlang.api",
     "save": "shardlang.runtime.checkpoint",
     "state_dict": "shardlang.runtime.state",
+    "sharded": "shardlang.runtime.sharded",
     "zeros": "shardlang.runtime.create",
 }
 

@@ -288,16 +288,7 @@ def undeclared_tensor(function: str, name: str, span: Span | None) -> Diagnostic
     )
 
 
-@message("SL0523", "a layout that DTensor cannot say")
-def no_placements(function: str, layout: str, span: Span | None) -> Diagnostic:
-    return Diagnostic(
-        f"a tensor of `{function}` has the layout {layout}, which no DTensor placements say",
-        span=span,
-        helps=("declare it as whole, or split along one axis for each factor in mesh order",),
-    )
-
-
-@message("SL0524", "a function was not compiled yet")
+@message("SL0523", "a function was not compiled yet")
 def not_called_yet(function: str) -> Diagnostic:
     return Diagnostic(
         f"`{function}` has no program yet",

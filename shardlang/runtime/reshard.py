@@ -17,6 +17,7 @@ from shardlang.runtime.distributed import Running
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.route import Kind, Route, travel
 from shardlang.runtime.specs import Spec, global_shape, gradient_layout, layout_for, str_of, team_of
+from shardlang.trace import capture
 
 _KEPT = 4096
 _routes: OrderedDict[Any, Route] = OrderedDict()
@@ -59,6 +60,8 @@ def reshard(
     Raises ShardlangError: whatever is wrong in a spec; SL0701 to SL0703, SL0707, SL0709, SL0710; SL04 for a transition
     that has no plan.
     """
+    if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
+        return capture.mark(x, spec)
     route = _route(x, spec, mesh, source, shape, alias)
     tensor = x.block if isinstance(x, ShardTensor) else x
     if async_op:

@@ -27,6 +27,7 @@ from shardlang.layout import Layout
 from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
 from shardlang.runtime.groups import Team
+from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.local_program import module_for
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
@@ -34,6 +35,9 @@ from shardlang.trace.capture import Mark, TensorType, Trace, capture
 from shardlang.trace.compile import Argument, lower
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.program import LocalProgram
+
+
+Tensor = torch.Tensor | ShardTensor
 
 
 @frozen(eq=False)
@@ -44,8 +48,8 @@ class _Compiled:
     run: Callable[..., tuple[torch.Tensor, ...]] | None
     gradients: tuple[Any, ...]
     """The placements of each argument's gradient, where the argument is a DTensor."""
-    results: tuple[tuple[Any, torch.Size, tuple[int, ...]], ...] | None
-    """(placements, shape, stride) of each result, where results are DTensors."""
+    results: tuple[tuple[Layout, Any, tuple[int, ...]], ...] | None
+    """(layout, placements, stride) of each result, where results are DTensors or handles."""
 
 
 class ShardedFunction:
@@ -81,17 +85,21 @@ class ShardedFunction:
         self._last = found.program
         assert found.run is not None
         local = [
-            t.to_local(grad_placements=g) if isinstance(t, DTensor) else t
+            t.to_local(grad_placements=g) if isinstance(t, DTensor) else t.block if isinstance(t, ShardTensor) else t
             for t, g in zip(tensors, found.gradients, strict=True)
         ]
         made = list(found.run(*local))
         if found.results is not None:
-            mesh = self._device_mesh()
-            made = [
-                DTensor.from_local(m, mesh, placements, run_check=False, shape=shape, stride=stride)
-                for m, (placements, shape, stride) in zip(made, found.results, strict=True)
-            ]
+            made = [self._wrapped(m, *r) for m, r in zip(made, found.results, strict=True)]
         return pytree.tree_unflatten(made, found.program.structure)
+
+    def _wrapped(self, local: torch.Tensor, layout: Layout, placements: Any, stride: tuple[int, ...]) -> Any:
+        """A result's block as a DTensor, or as a handle where no placements say its layout."""
+        mesh = self._device_mesh()
+        if placements is None:
+            return ShardTensor(local, layout, mesh)
+        shape = torch.Size(layout.shape)
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
     def program_for(self, *args: Any, **kwargs: Any) -> LocalProgram:
         """The local program for tensors of these shapes and layouts (of the meta device, too); nothing is run."""
@@ -99,7 +107,7 @@ class ShardedFunction:
         self._last = self._local_program(tensors, others)
         return self._last
 
-    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], tuple[Any, ...]]:
+    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""
         if kwargs or len(args) != len(self._names):
             bound = self._signature.bind(*args, **kwargs)
@@ -107,10 +115,10 @@ class ShardedFunction:
             given = dict(bound.arguments)
         else:
             given = dict(zip(self._names, args, strict=True))
-        tensors = []
+        tensors: list[Tensor] = []
         for arg in self.declared.args:
             value = given.pop(arg.name)
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor | ShardTensor):
                 name = self.declared.name
                 raise ShardlangError(sl05_functions.argument_not_tensor(name, arg.name, type(value).__name__, arg.span))
             tensors.append(value)
@@ -121,23 +129,20 @@ class ShardedFunction:
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
-    def _compile(self, tensors: Sequence[torch.Tensor], others: tuple[Any, ...]) -> _Compiled:
+    def _compile(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> _Compiled:
         program = self._local_program(tensors, others)
         team = self._team(tensors)
         rank = team.logical(dist.get_rank()) if dist.is_initialized() else self.mesh.first_rank
         gradients = tuple(
-            self._placements(g) if isinstance(t, DTensor) else None
+            placements_of(g) if isinstance(t, DTensor) else None
             for t, g in zip(tensors, program.gradients, strict=True)
         )
         results = None
-        if any(isinstance(t, DTensor) for t in tensors):
-            results = tuple(
-                (self._placements(layout), torch.Size(layout.shape), _stride(layout.shape))
-                for layout in program.results
-            )
+        if any(isinstance(t, DTensor | ShardTensor) for t in tensors):
+            results = tuple((w, placements_of(w), _stride(w.shape)) for w in program.results)
         return _Compiled(program, module_for(program, rank, team), gradients, results)
 
-    def _local_program(self, tensors: Sequence[torch.Tensor], others: tuple[Any, ...]) -> LocalProgram:
+    def _local_program(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> LocalProgram:
         sizes = Sizes()
         operands = [
             Operand(arg.name, arg.spec, tuple(t.shape), self.mesh)
@@ -149,7 +154,7 @@ class ShardedFunction:
             self._argument(arg, t, layout, sizes)
             for arg, t, layout in zip(self.declared.args, tensors, layouts, strict=True)
         ]
-        wrapped = any(isinstance(t, DTensor) for t in tensors)
+        wrapped = any(isinstance(t, DTensor | ShardTensor) for t in tensors)
 
         def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
             declared = self.declared.results
@@ -192,10 +197,12 @@ class ShardedFunction:
             self._traces[key] = capture(self.function, types, call)
         return self._traces[key]
 
-    def _argument(self, arg: Arg, tensor: torch.Tensor, declared: Layout, sizes: Sizes) -> Argument:
+    def _argument(self, arg: Arg, tensor: Tensor, declared: Layout, sizes: Sizes) -> Argument:
         shape = tuple(tensor.shape)
         if isinstance(tensor, DTensor):
             layout = layout_of(self.mesh, tensor.placements, shape)
+        elif isinstance(tensor, ShardTensor):
+            layout = tensor.layout
         else:
             layout = Layout.whole(self.mesh, shape)
         gradient = None
@@ -212,18 +219,12 @@ class ShardedFunction:
         spec = check_spec(parse_spec(mark.source), self.scope, name="the value")
         return bind(spec, shape, self.mesh, sizes, name="the value")
 
-    def _placements(self, layout: Layout) -> Any:
-        found = placements_of(layout)
-        if found is None:
-            raise ShardlangError(sl05_functions.no_placements(self.declared.name, str(layout), self.declared.span))
-        return found
-
     def _device_mesh(self) -> DeviceMesh:
         if self._torch_mesh is None:
             self._torch_mesh = device_mesh(self.mesh)
         return self._torch_mesh
 
-    def _team(self, tensors: Sequence[torch.Tensor]) -> Team:
+    def _team(self, tensors: Sequence[Tensor]) -> Team:
         device = tensors[0].device.type if tensors else "cpu"
         if self._torch_mesh is None:
             return Team(device)
@@ -252,9 +253,11 @@ class ShardedFunction:
         return describe.local_source(self._described())
 
 
-def _key(tensor: torch.Tensor) -> Any:
+def _key(tensor: Tensor) -> Any:
     if isinstance(tensor, DTensor):
         return tensor.shape, tensor.dtype, tensor.placements
+    if isinstance(tensor, ShardTensor):
+        return tensor.layout, tensor.dtype
     return tensor.shape, tensor.dtype, tensor.device
 
 

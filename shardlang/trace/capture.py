@@ -102,6 +102,7 @@ class Mark:
 
 
 _ACTIVE: list[list[Mark]] = []
+_ERASED: list[bool] = []
 
 
 def tracing() -> bool:
@@ -123,8 +124,25 @@ MARK = torch.ops.shardlang.mark.default
 """The operator that stands for ``sl.reshard`` in a trace; its second argument is the number of the mark."""
 
 
+@contextmanager
+def erased() -> Iterator[None]:
+    """Within it ``sl.reshard`` gives its tensor back: the function as it runs on one device."""
+    _ERASED.append(True)
+    try:
+        yield
+    finally:
+        _ERASED.pop()
+
+
+def intercepts() -> bool:
+    """Is ``sl.reshard`` at present a mark in a trace, or erased?"""
+    return bool(_ACTIVE or _ERASED)
+
+
 def mark(x: torch.Tensor, spec: Any) -> torch.Tensor:
     """What ``sl.reshard(x, spec)`` does in a traced body: the same value, and a node that asks for a layout."""
+    if not _ACTIVE:
+        return x
     site = user_site(sys._getframe(1))
     source = _literal_source(spec, site) if isinstance(spec, str) else None
     _ACTIVE[-1].append(Mark(spec, source, site))

@@ -59,11 +59,13 @@ def _dims(x: Value, dim: Any) -> list[int]:
     return [axis_of(d, len(x.shape)) for d in ([dim] if isinstance(dim, int) else dim)]
 
 
-@rewrite("aten.amax", "aten.amin", "aten.max.default", "aten.min.default")
+@rewrite("aten.amax", "aten.amin", "aten.max", "aten.min")
 def extreme(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Over split dims: the extreme without gradient, then the mean of the elements equal to it, which has torch's."""
     x: Value = args[0]
     every = op in (aten.max.default, aten.min.default)
+    if not every and op not in (aten.amax.default, aten.amin.default):
+        return None
     dims = _dims(x, None if every else given(op, args, kwargs, "dim"))
     if all(is_whole(x.state.pieces[d]) for d in dims):
         return None

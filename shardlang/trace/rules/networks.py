@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardlang.trace.call import Call
+from shardlang.trace.call import Call, axis_of
 from shardlang.trace.rule import Rule, Term, group
 from shardlang.trace.rules import rule
 
@@ -33,6 +33,15 @@ def group_norm(call: Call) -> Rule:
     channels: tuple[Term, ...] = (("d1",),)
     inputs = (terms, *((channels,) * (len(call.tensors) - 1)))
     return Rule(inputs, (terms,), sizes, whole=frozenset(sizes) - {"d0"}, why_whole="a norm is taken over this dim")
+
+
+@rule("aten.glu")
+def gated(call: Call) -> Rule:
+    """Both halves of a dim meet, which must be whole."""
+    from shardlang.trace.rules.views import along
+
+    dim = axis_of(call.get("dim"), len(call.tensors[0].shape))
+    return along(call, (dim,), "both halves of this dim meet", linear=False)
 
 
 @rule("aten.scaled_dot_product_attention")
