@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from attrs import field, frozen
 
@@ -72,7 +73,7 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     Raises one ShardlangError: SL0601 patterns that match nothing, SL0602 parameters claimed twice, SL0603 parameters
     without a line, SL0301-SL0319 sizes and dtypes, SL0607-SL0610 FSDP groups, SL0611 calls.
     """
-    matcher = _Matcher(model, NameIndex(facts.parameters), NameIndex(facts.modules))
+    matcher = _Matcher(model, facts)
     claims = _claims(model, facts, matcher)
     frozen_names = {name for pattern in model.freeze for name in matcher.parameters_of(pattern)}
     frozen_names |= {n for names in facts.tied for n in names if frozen_names & set(names)}
@@ -101,12 +102,19 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
 class _Matcher:
     """Matches the patterns of one declaration, and reports those that match nothing."""
 
-    def __init__(self, model: Model, parameters: NameIndex, modules: NameIndex) -> None:
+    def __init__(self, model: Model, facts: Facts) -> None:
         self.model = model
         self.errors: list[Diagnostic] = []
-        self._parameters = parameters
-        self._modules = modules
+        self._facts = facts
         self._suggested = 0
+
+    @cached_property
+    def _parameters(self) -> NameIndex:
+        return NameIndex(self._facts.parameters)
+
+    @cached_property
+    def _modules(self) -> NameIndex:
+        return NameIndex(self._facts.modules)
 
     def parameters_of(self, pattern: PathPattern) -> list[str]:
         return self._match(self._parameters, pattern, "parameter")
