@@ -218,6 +218,7 @@ class Compilation:
     def diagnose(self) -> tuple[Diagnostic, ...]:
         """Everything that checking has to say, in the order of the text."""
         try:
+            _ = self.program
             _ = self.layouts
         except ShardlangError as error:
             return error.diagnostics
