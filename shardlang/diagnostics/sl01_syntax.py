@@ -21,6 +21,12 @@ def _and(items: Iterable[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
+def _shown(text: str) -> str:
+    """A piece of the text as a message quotes it: in one line, and not longer than a line."""
+    text = " ".join(text.split())
+    return f"`{text}`" if len(text) <= 60 else f"`{text[:60]}..`"
+
+
 def _near(word: str, known: Iterable[str]) -> str | None:
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return near[0] if near else None
@@ -82,8 +88,9 @@ def too_long(span: Span, most: int) -> Diagnostic:
 
 
 @message("SL0107", "unclosed bracket")
-def unclosed(span: Span, found: str, opener: Span) -> Diagnostic:
+def unclosed(span: Span, opener: Span) -> Diagnostic:
     closer = {"(": ")", "[": "]", "{": "}"}[opener.text]
+    found = _shown(span.text) if span.text else "the end of the text"
     return Diagnostic(
         f"`{opener.text}` is never closed",
         opener,
@@ -108,10 +115,10 @@ def unopened(span: Span, opener: Span | None) -> Diagnostic:
 
 
 @message("SL0109", "unexpected text")
-def unexpected(span: Span, found: str, expected: Iterable[str], keywords: Iterable[str]) -> Diagnostic:
+def unexpected(span: Span, expected: Iterable[str], keywords: Iterable[str]) -> Diagnostic:
     near = _near(span.text.lower(), keywords)
     helps = (f"did you mean `{near}`?",) if near else ()
-    return Diagnostic(f"expected {_or(expected)}, found {found}", span, helps=helps)
+    return Diagnostic(f"expected {_or(expected)}, found {_shown(span.text)}", span, helps=helps)
 
 
 @message("SL0110", "text ends too early")
@@ -126,7 +133,7 @@ def unknown_keyword(span: Span, known: Iterable[str], place: str) -> Diagnostic:
     helps = (f"did you mean `{near}`?",) if near else ()
     fix = Fix(span, near) if near else None
     return Diagnostic(
-        f"`{span.text}` begins no {place}",
+        f"{_shown(span.text)} begins no {place}",
         span,
         notes=(f"{'an' if place[0] in 'aeiou' else 'a'} {place} begins with {_or(f'`{k}`' for k in known)}",),
         helps=helps,
@@ -137,7 +144,7 @@ def unknown_keyword(span: Span, known: Iterable[str], place: str) -> Diagnostic:
 @message("SL0112", "`=` in place of `:`")
 def equals_for_colon(span: Span, name: str) -> Diagnostic:
     return Diagnostic(
-        f"`=` follows `{name}` where `:` belongs",
+        f"`=` follows {_shown(name)} where `:` belongs",
         span,
         notes=("an axis is `name:size`, a tensor `name: spec`; only `let`, `link`, `mesh` and `split` take `=`",),
         helps=("write `:`",),
@@ -168,7 +175,7 @@ def foreign_spec(span: Span, notation: str) -> Diagnostic:
 @message("SL0115", "wrong arrow")
 def wrong_arrow(span: Span, right: str, meaning: str) -> Diagnostic:
     return Diagnostic(
-        f"{meaning} is written `{right}`, found `{span.text}`",
+        f"{meaning} is written `{right}`, found {_shown(span.text)}",
         span,
         helps=(f"write `{right}`",),
         fix=Fix(span, right),
@@ -208,9 +215,8 @@ def huge_integer(span: Span, most: int) -> Diagnostic:
 
 @message("SL0120", "malformed number")
 def bad_number(span: Span, reason: str, instead: str | None = None) -> Diagnostic:
-    shown = span.text if len(span.text) <= 40 else span.text[:40] + ".."
     return Diagnostic(
-        f"`{shown}` is no size: {reason}",
+        f"{_shown(span.text)} is no size: {reason}",
         span,
         helps=(f"write `{instead}`",) if instead else (),
     )
@@ -223,7 +229,7 @@ def bad_quantity(span: Span, kind: str, units: Iterable[str], unit: str | None =
     near = folded.get(unit.lower(), _near(unit, units)) if unit else None
     amount = {"bytes": "an amount of memory"}.get(kind, f"a {kind}")
     return Diagnostic(
-        f"{amount} is a number and a unit" if unit is None else f"`{unit}` is no unit of {amount}",
+        f"{amount} is a number and a unit" if unit is None else f"{_shown(unit)} is no unit of {amount}",
         span,
         notes=(*((note,) if note else ()), f"the units of {amount} are {_and(f'`{u}`' for u in units)}"),
         helps=(f"did you mean `{near}`?",) if near else (),
@@ -238,7 +244,7 @@ def unknown_option(span: Span, known: Iterable[str]) -> Diagnostic:
     known = list(known)
     near = _near(span.text, known)
     return Diagnostic(
-        f"`fsdp` has no option `{span.text}`",
+        f"`fsdp` has no option {_shown(span.text)}",
         span,
         notes=(f"the options are {_and(f'`{k}`' for k in known)}",),
         helps=(f"did you mean `{near}`?",) if near else (),
@@ -248,13 +254,13 @@ def unknown_option(span: Span, known: Iterable[str]) -> Diagnostic:
 
 @message("SL0123", "value of the wrong kind")
 def bad_option_value(span: Span, option: str, wanted: str) -> Diagnostic:
-    return Diagnostic(f"the option `{option}` takes {wanted}, found `{span.text}`", span)
+    return Diagnostic(f"the option `{option}` takes {wanted}, found {_shown(span.text)}", span)
 
 
 @message("SL0124", "option given twice")
 def repeated_option(span: Span, first: Span) -> Diagnostic:
     return Diagnostic(
-        f"the option `{span.text}` is given twice",
+        f"the option {_shown(span.text)} is given twice",
         span,
         label="given again here",
         labels=(Label(first, "first given here"),),
@@ -284,8 +290,7 @@ def misplaced_rest(span: Span, reason: str) -> Diagnostic:
 
 @message("SL0127", "`/.` or `/?` beside other cuts")
 def misplaced_cut(span: Span, reason: str) -> Diagnostic:
-    written = "".join(span.text.split())
-    return Diagnostic(f"`{written}` {reason}", span)
+    return Diagnostic(f"{_shown(''.join(span.text.split()))} {reason}", span)
 
 
 @message("SL0128", "arithmetic in a spec")
@@ -299,7 +304,8 @@ def arithmetic_in_spec(span: Span) -> Diagnostic:
 
 
 @message("SL0129", "malformed path")
-def bad_path(span: Span, reason: str) -> Diagnostic:
+def bad_path(span: Span, part: str | None = None) -> Diagnostic:
+    reason = "`*` stands for a whole name between dots" if part is None else f"{_shown(part)} is none of its parts"
     return Diagnostic(
         f"the path is malformed: {reason}",
         span,
@@ -319,13 +325,14 @@ def open_part(span: Span) -> Diagnostic:
 
 @message("SL0131", "range that runs backwards")
 def backward_range(span: Span) -> Diagnostic:
-    written = "".join(span.text.split())
-    return Diagnostic(f"the range `{written}` has nothing in it", span, notes=("both ends are included",))
+    return Diagnostic(
+        f"the range {_shown(''.join(span.text.split()))} has nothing in it", span, notes=("both ends are included",)
+    )
 
 
 @message("SL0132", "axis of size 0")
 def zero_axis(span: Span, name: str) -> Diagnostic:
-    return Diagnostic(f"axis `{name}` has size 0", span, helps=("give it a size of 1 or more, or `?`",))
+    return Diagnostic(f"axis {_shown(name)} has size 0", span, helps=("give it a size of 1 or more, or `?`",))
 
 
 @message("SL0133", "bandwidth of 0")

@@ -55,26 +55,26 @@ _OPERATORS: dict[str, Literal["+", "*", "//"]] = {"sum": "+", "product": "*", "q
 
 def expr(context: Context, node: Child) -> tree.Expr:
     """A size expression. One that is nested too deep for the stages that follow is a fault, and 1 in its place."""
-    built, depth = _expr(context, node)
+    built, depth = _expr(context, node, 0)
     if depth > MAX_DEPTH:
         context.faults.append(sl01_syntax.too_long(context.span(node), MAX_DEPTH))
         return tree.Int(1, context.span(node))
     return built
 
 
-def _expr(context: Context, node: Child) -> tuple[tree.Expr, int]:
-    """The expression and its depth. Loops down the left side, whose length the text alone bounds; the right side is
-    nested by brackets only, and those are bounded before parsing."""
+def _expr(context: Context, node: Child, level: int) -> tuple[tree.Expr, int]:
+    """The expression and its depth, or a part of it and a depth beyond the bound. ``level`` is how far to the right it
+    stands in others; to the left there is a loop, whose length the text alone bounds."""
     above: list[Node] = []
     while isinstance(node, Tree):
         above.append(node)
         node = node.children[0]
-    built, depth = _atom(context, node), 1
+    built, depth = _atom(context, node), level + 1
     for parent in reversed(above):
-        right, right_depth = _expr(context, parent.children[1])
-        depth = max(depth, right_depth) + 1
         if depth > MAX_DEPTH:
-            return built, depth
+            break
+        right, right_depth = _expr(context, parent.children[1], level + 1)
+        depth = max(depth, right_depth) + 1
         built = tree.Binary(_OPERATORS[parent.data], built, right, built.span.join(right.span))
     return built, depth
 

@@ -50,7 +50,7 @@ def _keyword_inside(place: Place) -> Diagnostic | None:
     if match is None or match.start(1) > place.at:
         return None
     where = place.source.span(*match.span(1))
-    return sl01_syntax.unclosed(where, f"`{where.text}`", opener)
+    return sl01_syntax.unclosed(where, opener)
 
 
 def _closer(place: Place) -> Diagnostic | None:
@@ -60,7 +60,7 @@ def _closer(place: Place) -> Diagnostic | None:
     if place.opener is None or all(o.text != wanted for o in place.opened):
         return sl01_syntax.unopened(place.span, place.opener)
     if place.opener.text != wanted:
-        return sl01_syntax.unclosed(place.span, place.found, place.opener)
+        return sl01_syntax.unclosed(place.span, place.opener)
     return None
 
 
@@ -70,11 +70,11 @@ def _unclosed(place: Place) -> Diagnostic | None:
     if opener is None:
         return None
     if not place.word:
-        return sl01_syntax.unclosed(place.span, place.found, opener)
+        return sl01_syntax.unclosed(place.span, opener)
     if (opener.text in "([" and place.word in ("=>", "->")) or (opener.text == "[" and place.word in (":", "{")):
-        return sl01_syntax.unclosed(place.span, place.found, opener)
+        return sl01_syntax.unclosed(place.span, opener)
     if opener.text == "[" and re.compile(r",\s*[A-Za-z_]\w*\s*:").match(place.source.text, place.at):
-        return sl01_syntax.unclosed(place.span, place.found, opener)
+        return sl01_syntax.unclosed(place.span, opener)
     return None
 
 
@@ -195,17 +195,15 @@ def _path(place: Place) -> Diagnostic | None:
         run = re.compile(r"[^\s:(]*").match(text, place.at)
         span = place.source.span(previous.start_pos or 0, run.end() if run else place.at)
         if place.word == "*" or text[place.at - 1] == "*":
-            return (
-                sl01_syntax.bad_path(span, "`*` stands for a whole name between dots") if run and run.group() else None
-            )
+            return sl01_syntax.bad_path(span) if run and run.group() else None
         if place.word in (".", "..", "...") or place.word == "[" or place.word == "{":
-            return sl01_syntax.bad_path(span, f"`{_offender(span)}` is none of its parts")
+            return sl01_syntax.bad_path(span, _offender(span))
         return None
     if "PATH" in place.accepted and place.word not in ("", ":") and not place.begins_line:
         run = re.compile(r"[^\s:(]+").match(text, place.at)
         if run:
             span = place.source.span(place.at, run.end())
-            return sl01_syntax.bad_path(span, f"`{_offender(span)}` is none of its parts")
+            return sl01_syntax.bad_path(span, _offender(span))
     return None
 
 
@@ -246,7 +244,7 @@ def _plain(place: Place) -> Diagnostic:
     if not place.word:
         return sl01_syntax.ended(place.span, expected)
     keywords = [name.lower() for name in place.accepted if name not in signs() and name.isalpha()]
-    return sl01_syntax.unexpected(place.span, place.found, expected, keywords)
+    return sl01_syntax.unexpected(place.span, expected, keywords)
 
 
 _WORDS = {

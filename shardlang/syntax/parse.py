@@ -118,9 +118,7 @@ def _read(context: Context, start: str) -> Node | None:
                 return None
         else:
             assert isinstance(node, Tree)
-            if not context.faults:
-                _bound_nesting(context)
-            return node
+            return node if context.faults or _bound_nesting(context) else None
 
 
 def _explain(context: Context, state: InteractiveParser, fault: UnexpectedInput, start: str) -> int:
@@ -172,7 +170,8 @@ def _unwind(state: InteractiveParser, token: Token) -> bool:
     return False
 
 
-def _bound_nesting(context: Context) -> None:
+def _bound_nesting(context: Context) -> bool:
+    """Are brackets nested within the bound? Adds the fault where they are not."""
     depth = 0
     for match in _BRACKET.finditer(context.source.text):
         bracket = match.group()
@@ -180,9 +179,10 @@ def _bound_nesting(context: Context) -> None:
             depth += 1
             if depth > MAX_NESTING:
                 context.faults.append(sl01_syntax.too_deep(context.source.span(*match.span()), MAX_NESTING))
-                return
+                return False
         elif bracket in ")]}":
             depth -= 1
+    return True
 
 
 __all__ = [

@@ -68,12 +68,6 @@ class Place:
     def span(self) -> Span:
         return self.source.span(self.at, self.at + len(self.word))
 
-    @property
-    def found(self) -> str:
-        if not self.word:
-            return "the end of the text"
-        return f"`{self.word}`"
-
     @cached_property
     def before(self) -> str:
         """The text before, without the blanks at its end."""

@@ -125,8 +125,7 @@ declaration = st.one_of(
     seq("budget", names, "{", listed(limit, ";", least=0), "}"),
     seq("rule", "aten.mm", ":", listed(pattern, ""), "->", listed(pattern, "", most=2)),
 )
-# Deferred, so that nobody prints all of it.
-declarations = st.deferred(lambda: st.lists(declaration, max_size=5).map(flat))
+declarations = st.lists(declaration, max_size=5).map(flat)
 
 comments = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=8).map(
     lambda text: f" #{text}\n"
@@ -134,10 +133,14 @@ comments = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))
 blanks = st.one_of(st.just(" "), st.sampled_from((" ", "  ", "\n", "\n\n", "\n\n\n  ", "\t", "\r\n")), comments)
 
 
-@st.composite
-def texts(draw: st.DrawFn, words: st.SearchStrategy[Words] = declarations) -> str:
-    """A text that parses: words with blanks and comments between them."""
-    parts: list[str] = []
-    for word in draw(words):
-        parts += [word, draw(blanks)]
-    return draw(blanks) + "".join(parts)
+def texts(words: st.SearchStrategy[Words] = declarations) -> st.SearchStrategy[str]:
+    """Texts that parse: words with blanks and comments between them."""
+
+    @st.composite
+    def text(draw: st.DrawFn) -> str:
+        parts: list[str] = []
+        for word in draw(words):
+            parts += [word, draw(blanks)]
+        return draw(blanks) + "".join(parts)
+
+    return text()
