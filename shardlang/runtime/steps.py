@@ -91,7 +91,7 @@ def _mask(step: Step, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
     factor = step.scale or Fraction(math.prod(mesh.axis(a).size for a in split) if op == "avg" else 1)
     have, wanted = source.runs(rank), target.runs(rank)
     common = overlap(have, wanted)
-    if have == wanted or (common is None and 0 in shape):
+    if have == wanted:
         return (lambda block: block) if factor == 1 else (lambda block: scaled(block, factor))
 
     def masked(block: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,106 @@
+"""When something breaks: the same diagnostic everywhere, the step and the missing rank named, in seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import shardlang as sl
+from shardlang.runtime import groups
+from tests.world import Lost, Raised, World
+
+
+def disagree(kind: str) -> Any:
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    odd = dist.get_rank() == 2
+    x = torch.ones(2, 8, dtype=torch.float64 if odd and kind == "dtype" else torch.float32)
+    if odd and kind == "shape":
+        x = torch.ones(3, 8)
+    target = "[n d/tp]" if odd and kind == "spec" else "[n d]"
+    try:
+        sl.reshard(x, target, mesh, source="[n/tp d]", shape=(8, 8) if kind == "block" else None)
+        if kind == "block":
+            sl.reshard(x[: 2 - odd], "[d]", mesh, source="[n/tp d]", shape=(8, 8))
+    except sl.ShardlangError as error:
+        return error.codes[0], error.diagnostics[0].message, error.diagnostics[0].notes
+    return None
+
+
+@pytest.mark.parametrize("kind", ["spec", "dtype", "shape"])
+def test_ranks_that_differ_get_one_diagnostic_that_names_both_sides(world: World, kind: str) -> None:
+    answers = world.run(disagree, kind)
+    assert answers[0][:2] == ("SL0701", "rank 0 and rank 2 do not ask for the same transfer")
+    assert answers == [answers[0]] * 4
+
+
+def misfit() -> Any:
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    rows = 1 if dist.get_rank() == 3 else 2
+    try:
+        sl.reshard(torch.ones(rows, 5), "[n d]", mesh, source="[n/tp d]", shape=(8, 5))
+    except sl.ShardlangError as error:
+        return error.codes[0], error.diagnostics[0].message
+    return None
+
+
+def test_a_block_of_the_wrong_size_is_told_on_all_ranks(world: World) -> None:
+    answers = world.run(misfit)
+    assert answers == [("SL0703", "rank 3 has a block of [1 5], where `[8/tp 5]` gives it [2 5]")] * 4
+
+
+def break_down(how: str) -> Any:
+    """Rank 2 fails between two reshards (or never comes); the others are to say so."""
+    os.environ["SHARDLANG_TIMEOUT"] = "4"
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    x = sl.distribute(torch.arange(1 << 20).view(1024, 1024), "[n/a/b d]", mesh)
+    sl.reshard(x, "[n d/a/b]")
+    start = time.monotonic()
+    try:
+        for i in range(1000):
+            if i == 3 and dist.get_rank() == 2:
+                if how == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if how == "raised":
+                    raise ValueError("the user's own fault")
+                time.sleep(20)
+            sl.reshard(x, "[n d/a/b]")
+    except sl.ShardlangError as error:
+        d = error.diagnostics[0]
+        return error.codes[0], d.message, d.notes[0], time.monotonic() - start
+    return None
+
+
+@pytest.mark.parametrize("how", ["killed", "raised", "absent"])
+def test_a_rank_that_is_lost_is_named_with_the_step(how: str) -> None:
+    with World(4) as world:
+        answers = world.run(break_down, how, timeout=15, expect_death=True)
+    assert isinstance(answers[2], Raised if how == "raised" else Lost)
+    for rank in (0, 1, 3):
+        code, message, note, seconds = answers[rank]
+        assert (code, message) == ("SL0702", "rank 2 died or never came: `[1024/a/b 1024] => [1024 1024/a/b]`")
+        assert note == "in step 1 of 1, all_to_all over `a/b`, among ranks 0, 1, 2 and 3"
+        assert seconds < 12
+
+
+def leak() -> tuple[int, int, bool]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    value = torch.arange(64.0).view(8, 8)
+    x = sl.distribute(value, "[n/a d/b]", mesh)
+    groups.release()
+    for spec in ("[n d]", "[n/a d]", "[n d/b]", "[n/b d/a]", "[n d/a/b]") * 2:
+        sl.reshard(x, spec)
+    held = groups.open_groups()
+    groups.release()
+    again = sl.reshard(x, "[n d]")
+    return held, groups.open_groups(), torch.equal(again.to_local(), value)
+
+
+def test_groups_are_few_and_can_be_released_and_made_again(world: World) -> None:
+    assert [a[0] <= 3 and a[1] <= 1 and a[2] for a in world.run(leak)] == [True] * 4

@@ -1,0 +1,134 @@
+"""The law over whole families of transitions: what runs equals the simulator, the simulator the tensor, and gradients
+those of one device. A sample in `make test`, every pair in `make nightly`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+import shardlang as sl
+from shardlang.layout import Layout
+from shardlang.lower.placements import layout_of, mesh_of
+from shardlang.mesh import Axis, Mesh
+from shardlang.plan.search import plan_transition
+from shardlang.runtime import distributed, simulate
+from tests.runtime.transitions import same, value_of
+from tests.world import World
+
+SHAPES = [(8, 8), (5, 3), (1, 7), (0, 4), (8,), (3,)]
+OPS = ["sum", "avg", "max", "min"]
+Case = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...], tuple[str, ...]]
+"""Mesh sizes, shape, and the placements of source and target: ``R``, ``S0``, ``S1``, or an operator."""
+
+
+def placements(mesh: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[str, ...]]:
+    return list(product(["R", *(f"S{d}" for d in range(len(shape))), *OPS], repeat=len(mesh)))
+
+
+def commutes(names: tuple[str, ...]) -> bool:
+    ops = {n for n in names if n in OPS}
+    return len(ops) < 2 or ops == {"sum", "avg"}
+
+
+def cases() -> list[Case]:
+    """Every pair on (4) and (2, 2) whose source exists; the target may be one that no plan reaches."""
+    found: list[Case] = []
+    for mesh, shape in product([(4,), (2, 2)], SHAPES):
+        ways = placements(mesh, shape)
+        found += [(mesh, shape, a, b) for a, b in product(ways, ways) if commutes(a)]
+    return found
+
+
+def torch_placements(names: tuple[str, ...]) -> list[Any]:
+    return [Replicate() if n == "R" else Shard(int(n[1])) if n[0] == "S" else Partial(n) for n in names]
+
+
+def layout_at(mesh: Mesh, shape: tuple[int, ...], names: tuple[str, ...]) -> Layout:
+    return layout_of(mesh, tuple(torch_placements(names)), shape)
+
+
+def ends(case: Case) -> tuple[Layout, Layout]:
+    mesh, shape, a, b = case
+    axes = Mesh("m", tuple(Axis(n, s) for n, s in zip("ab", mesh, strict=False)))
+    return layout_at(axes, shape, a), layout_at(axes, shape, b)
+
+
+def run_cases(some: list[Case]) -> list[Any]:
+    """On a rank: its block after each transition, or the code of the refusal."""
+    results: list[Any] = []
+    for case in some:
+        source, target = ends(case)
+        try:
+            plan = plan_transition(source, target)
+        except sl.ShardlangError as error:
+            results.append(error.codes[0])
+            continue
+        blocks = simulate.shard(value_of(source.shape), source, seed=1)
+        results.append(distributed.run_plan(plan, blocks[dist.get_rank()]))
+    return results
+
+
+def check(world: World, some: list[Case], timeout: float) -> Counter[str]:
+    """Holds every result against the simulator's and the tensor; how many were right, and refused."""
+    ran = world.run(run_cases, some, timeout=timeout)
+    told: Counter[str] = Counter()
+    for i, case in enumerate(some):
+        source, target = ends(case)
+        if not commutes(case[3]):
+            assert {r[i] for r in ran} == {"SL0404"}, case
+            told["refused"] += 1
+            continue
+        value = value_of(source.shape)
+        expected = simulate.run_plan(plan_transition(source, target), simulate.shard(value, source, seed=1))
+        assert all(same(r[i], expected[rank]) for rank, r in enumerate(ran)), case
+        assert same(simulate.assemble(expected, target), value), case
+        told["right"] += 1
+    return told
+
+
+def test_a_sample_of_all_transitions_is_right_or_refused_with_a_code(world: World) -> None:
+    assert check(world, cases()[::53], 60) == {"right": 147, "refused": 38}
+
+
+@pytest.mark.nightly
+def test_all_transitions_are_right_or_refused_with_a_code(world: World) -> None:
+    assert check(world, cases(), 1800) == {"right": 7704, "refused": 2080}
+
+
+def run_gradients(some: list[Case]) -> list[Any]:
+    """On a rank: the transitions whose gradient is not that of one device, or wrong in value."""
+    meshes: dict[tuple[int, ...], DeviceMesh] = {}
+    wrong = []
+    for sizes, shape, a, b in some:
+        mesh = meshes.setdefault(sizes, init_device_mesh("cpu", sizes, mesh_dim_names=tuple("ab"[: len(sizes)])))
+        value, weight = value_of(shape), value_of(shape).flip(0) + 2
+        source, target = layout_at(mesh_of(mesh), shape, a), layout_at(mesh_of(mesh), shape, b)
+        block = simulate.shard(value, source, seed=2)[dist.get_rank()]
+        x = DTensor.from_local(block, mesh, torch_placements(a), shape=value.shape, stride=value.stride())
+        x.requires_grad_()
+        y = sl.reshard(sl.reshard(x, target), Layout.whole(target.mesh, shape))
+        loss = (y.to_local() ** 2 * weight).sum()
+        (grad,) = torch.autograd.grad(loss, x)
+        if not torch.equal(grad.full_tensor(), 2 * value * weight):
+            wrong.append((sizes, shape, a, b))
+    return wrong
+
+
+def gradient_cases() -> list[Case]:
+    return [c for c in cases() if commutes(c[3]) and c[1] in ((5, 3), (3,))]
+
+
+def test_a_sample_of_gradients_is_that_of_one_device(world: World) -> None:
+    assert world.run(run_gradients, gradient_cases()[::23]) == [[]] * 4
+
+
+@pytest.mark.nightly
+def test_all_gradients_are_those_of_one_device(world: World) -> None:
+    assert world.run(run_gradients, gradient_cases(), timeout=1800) == [[]] * 4
