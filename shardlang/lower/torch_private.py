@@ -147,10 +147,11 @@ def settle_masks(local: torch.Tensor, placements: tuple[Any, ...]) -> tuple[torc
     for i, placement in enumerate(placements):
         buffer = getattr(placement, "mask_buffer", None)
         if buffer is not None:
-            rows = buffer.data
-            local = local.masked_fill(rows.reshape(*rows.shape, *[1] * (local.dim() - rows.dim())), 0)
             settled[i] = Partial(placement.reduce_op)
-            buffer.release_mask()
+            rows = buffer.data
+            if rows is not None:  # else the axis has one rank, which has all rows
+                local = local.masked_fill(rows.reshape(*rows.shape, *[1] * (local.dim() - rows.dim())), 0)
+                buffer.release_mask()
     return local, tuple(settled)
 
 
