@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -19,8 +19,11 @@ from shardlang.syntax import tree
 from shardlang.syntax.decode import check_text
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+
+    from shardlang.runtime.state import State
 
 
 @frozen
@@ -58,6 +61,52 @@ class LoadedProgram:
         from shardlang.runtime.apply import apply
 
         return apply(self.declared_model(name), model, mesh)
+
+    def state_dict(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        extra: Mapping[str, Any] | None = None,
+    ) -> State:
+        """The state of a placed model and its optimizer, for ``sl.save`` and ``sl.load_state``; moves no tensor."""
+        from shardlang.runtime.state import state_dict
+
+        return state_dict(model, optimizer, extra=extra)
+
+    def zeros(self, spec: str, **options: Any) -> Any:
+        """``sl.zeros`` with the file's constants as sizes, on its only mesh or on ``mesh=`` (a name, or torch's)."""
+        return self._make("zeros", spec, options)
+
+    def ones(self, spec: str, **options: Any) -> Any:
+        """``sl.ones``, as ``zeros`` here."""
+        return self._make("ones", spec, options)
+
+    def full(self, spec: str, value: float | bool, **options: Any) -> Any:
+        """``sl.full``, as ``zeros`` here."""
+        return self._make("full", spec, options, value)
+
+    def empty(self, spec: str, **options: Any) -> Any:
+        """``sl.empty``, as ``zeros`` here."""
+        return self._make("empty", spec, options)
+
+    def rand(self, spec: str, **options: Any) -> Any:
+        """``sl.rand``, as ``zeros`` here."""
+        return self._make("rand", spec, options)
+
+    def randn(self, spec: str, **options: Any) -> Any:
+        """``sl.randn``, as ``zeros`` here."""
+        return self._make("randn", spec, options)
+
+    def _make(self, maker: str, spec: str, options: dict[str, Any], *values: Any) -> Any:
+        from shardlang.runtime import create
+
+        mesh = options.pop("mesh", None)
+        if mesh is None or isinstance(mesh, str):
+            meshes = self._program.meshes
+            mesh = self.mesh(mesh or (next(iter(meshes)) if len(meshes) == 1 else "")).device_mesh()
+        sizes = {**self._program.lets, **options.pop("sizes", {})}
+        return getattr(create, maker)(spec, *values, mesh, sizes=sizes, **options)
 
     def declared_model(self, name: str | None = None) -> Model:
         """A declared model; without a name the only one. Raises SL0224."""

@@ -40,6 +40,23 @@ def test_global_tensors_local_blocks_and_factories(world: World) -> None:
     assert world.run(three_ways) == [(True,) * 10] * 4
 
 
+def from_a_program() -> tuple[Any, ...]:
+    program = sl.loads("let d = 6\nmesh pod = a:2 * b:2\nfn f(x: [d/a]) -> [d/a]")
+    made = program.full("f32[d/a 4]", 2.5), program.zeros("i8[d]"), program.randn("[d/b d/a]", seed=1)
+    mesh = program.mesh("pod").device_mesh("cpu")
+    same = sl.randn("[6 6]", mesh, seed=1)
+    return (
+        made[0].device_mesh.mesh_dim_names == ("a", "b"),
+        torch.equal(made[0].full_tensor(), torch.full((6, 4), 2.5)),
+        made[1].dtype == torch.int8 and made[1].shape == (6,),
+        torch.equal(made[2].full_tensor(), same.full_tensor()),
+    )
+
+
+def test_a_program_makes_tensors_from_its_constants(world: World) -> None:
+    assert world.run(from_a_program) == [(True,) * 4] * 4
+
+
 def random_numbers(spec: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     return (
