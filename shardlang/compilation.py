@@ -15,6 +15,7 @@ from attrs import evolve, field, frozen
 
 import shardlang
 from shardlang.check import Program, check
+from shardlang.check.budget import budget_faults, forbidden
 from shardlang.check.checkpoint import checkpoint_facts
 from shardlang.check.facts import Facts
 from shardlang.check.model import ModelLayouts, check_model
@@ -121,6 +122,9 @@ class Compilation:
                 layouts[name] = check_model(self.program.models[name], facts)
             except ShardlangError as error:
                 errors += error.diagnostics
+        for budget in self.program.budgets:
+            if budget.model in layouts:
+                errors += budget_faults(budget, layouts[budget.model])
         if errors:
             raise ShardlangError(errors)
         return layouts
@@ -137,10 +141,22 @@ class Compilation:
     def step_plan(self, name: str) -> StepPlan:
         """The collectives of a training step of a model: as the artefact said, else found by going through one.
 
-        Raises SL0637 where the model's module has no ``batch`` or ``loss``, SL0736 where a step needs values.
+        Raises SL0637 where the model's module has no ``batch`` or ``loss``, SL0736 where a step needs values, SL0652
+        where a budget forbids what it sends.
         """
         if name not in self._step_plans:
-            self._step_plans[name] = self._find_step_plan(name)
+            plan = self._find_step_plan(name)
+            mesh = self.program.models[name].mesh
+            faults = [
+                fault
+                for budget in self.program.budgets
+                if budget.model == name
+                for sent in plan.collectives
+                for fault in forbidden(budget, mesh, sent.kind, sent.axes, "a step")
+            ]
+            if faults:
+                raise ShardlangError(faults)
+            self._step_plans[name] = plan
         return self._step_plans[name]
 
     @cached_property

@@ -15,7 +15,7 @@ from shardlang.check.sizes import Sizes
 from shardlang.check.specs import resolve_args
 from shardlang.check.static import static_faults
 from shardlang.check.transition import check_change, unify_change
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_budgets
 from shardlang.mesh import Link, Mesh
 from shardlang.plan.steps import FREE, Kind
 from shardlang.source import Span
@@ -213,17 +213,32 @@ def _budgets(
         if not isinstance(decl, tree.Budget):
             continue
         _known_model(decl.model, file, errors)
-        memory, peak, forbid = None, None, []
+        memory: tree.MemoryLimit | None = None
+        peak: float | None = None
+        forbid: list[tree.Forbid] = []
         for limit in decl.limits:
             if isinstance(limit, tree.MemoryLimit):
-                memory = limit.most.value if memory is None else min(memory, limit.most.value)
+                memory = limit if memory is None or limit.most.value < memory.most.value else memory
             elif isinstance(limit, tree.PeakLimit):
-                peak = float(limit.ratio) if peak is None else min(peak, float(limit.ratio))
+                ratio = float(limit.ratio)
+                if ratio < 1.0:
+                    errors.append(sl06_budgets.impossible_peak(limit.span, ratio))
+                peak = ratio if peak is None else min(peak, ratio)
             else:
                 if limit.kind.text not in STEPS:
                     errors.append(sl02_names.unknown_step(limit.kind.span, limit.kind.text, STEPS))
                 if limit.link.text not in links:
                     errors.append(sl02_names.unknown_link(limit.link.span, limit.link.text, list(links)))
-                forbid.append((limit.kind.text, limit.link.text))
-        budgets.append(Budget(decl.model.text, decl.span, memory, peak, tuple(forbid)))
+                forbid.append(limit)
+        budgets.append(
+            Budget(
+                decl.model.text,
+                decl.span,
+                memory.most.value if memory else None,
+                peak,
+                tuple((f.kind.text, f.link.text) for f in forbid),
+                memory.span if memory else None,
+                tuple(f.span for f in forbid),
+            )
+        )
     return tuple(budgets)

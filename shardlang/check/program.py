@@ -166,6 +166,9 @@ class Budget:
     peak: float | None = None
     forbid: tuple[tuple[str, str], ...] = ()
     """(kind of step, link) pairs that no plan may use."""
+    memory_span: Span | None = None
+    forbid_spans: tuple[Span, ...] = ()
+    """One for each of ``forbid``."""
 
 
 @frozen
