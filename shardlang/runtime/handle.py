@@ -52,6 +52,15 @@ class ShardTensor:
         """This rank's block. Its gradient is taken as the layout's own: split alike, whole where the value is."""
         return self.block
 
+    def to_dtensor(self) -> torch.Tensor:
+        """The same value as a DTensor, where placements say its layout; else ShardlangError (SL0706)."""
+        from shardlang.runtime.route import Route, travel
+
+        meshes = self.device_mesh, self.device_mesh
+        return travel(
+            self.block, Route(self.layout, self.layout, meshes, self.dtype, ("handle", "dtensor"), alias=True)
+        )
+
     def full_tensor(self) -> torch.Tensor:
         """The whole tensor, pending reductions applied, on every rank."""
         from shardlang.runtime.reshard import reshard

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 
 import shardlang as sl
 from tests.world import World
@@ -173,6 +174,7 @@ def test_uneven_rows_survive_a_flattened_mesh(world: World) -> None:
 def refusals() -> list[str]:
     mesh = square()
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0), Replicate()])
+    odd = DTensor.from_local(torch.ones(3), mesh, [_StridedShard(0, split_factor=3), Shard(0)])
     codes = []
     for attempt in (
         lambda: sl.reshard(torch.ones(2), "[n]"),
@@ -181,6 +183,12 @@ def refusals() -> list[str]:
         lambda: sl.reshard(x, "[n/a d/a]"),
         lambda: sl.local(x.detach().requires_grad_()),
         lambda: sl.reshard(torch.ones(3, 2), "[n d]", mesh, source="[n/~a d]", shape=(4, 2)),
+        lambda: sl.reshard(x, "[(2 n/a) d]").to_dtensor(),
+        lambda: sl.reshard(
+            DTensor.from_local(torch.ones(3), mesh, [_StridedShard(0, split_factor=3), Shard(0)]), "[n]"
+        ),
+        lambda: sl.reshard(x, "[n d/a]", mesh["a"]),
+        lambda: sl.loads("mesh pod = dp:8").mesh("pod").device_mesh("cpu"),
     ):
         try:
             attempt()
@@ -191,4 +199,7 @@ def refusals() -> list[str]:
 
 
 def test_faults_have_codes(world: World) -> None:
-    assert world.run(refusals) == [["SL0709", "SL0707", "SL0710", "SL0203", "SL0711", "SL0703"]] * 4
+    assert (
+        world.run(refusals)
+        == [["SL0709", "SL0707", "SL0710", "SL0203", "SL0711", "SL0703", "SL0706", "SL0704", "SL0713", "SL0705"]] * 4
+    )
