@@ -1,0 +1,54 @@
+"""The examples of the language reference, as the tests run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shardlang.check.meshes import check_axes
+from shardlang.check.transition import transition
+from shardlang.diagnostics.explanations import Fence, fences
+from shardlang.layout import Layout, Runs
+from shardlang.mesh import Mesh
+from shardlang.plan.plan import Plan
+from shardlang.plan.search import plan_transition
+from shardlang.source import Source
+from shardlang.syntax.parse import parse_axes, parse_change
+
+SPEC = Path(__file__).parents[2] / "spec"
+
+
+def examples(*languages: str) -> dict[str, Fence]:
+    """The fenced blocks of all chapters in these languages, by chapter and line."""
+    return {
+        f"{path.name}:{fence.line}": fence
+        for path in sorted(SPEC.glob("*.md"))
+        for fence in fences(path.read_text(encoding="utf-8"))
+        if fence.language in languages
+    }
+
+
+def mesh_of(axes: str) -> Mesh:
+    return Mesh("example", check_axes(parse_axes(Source("<mesh>", axes)), "example"))
+
+
+def layout_of(spec: str, mesh: Mesh) -> Layout:
+    """The layout that a spec with literal sizes says."""
+    return transition(parse_change(Source("<spec>", f"{spec} => {spec}")), mesh).source
+
+
+def plan_of(change: str, mesh: Mesh, objective: str = "time", cap: float | None = 1.0) -> Plan:
+    asked = transition(parse_change(Source("<change>", change)), mesh)
+    assert objective in ("time", "bytes")
+    return plan_transition(
+        asked.source, asked.target, asked.dtype, objective="bytes" if objective == "bytes" else "time", cap=cap
+    )
+
+
+def runs_text(runs: Runs) -> str:
+    """``0..2,4..6``; ``-`` for none."""
+    return ",".join(f"{a}..{b}" for a, b in runs) or "-"
+
+
+def block_text(layout: Layout, rank: int) -> str:
+    """The block of a rank as the chapter on layouts writes it."""
+    return " | ".join(runs_text(runs) for runs in layout.runs(rank))
