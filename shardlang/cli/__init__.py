@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
     # name: (module, one line of help); the module has a click command `command`
     "fmt": ("shardlang.cli.fmt", "write files in the one way that the language has"),
+    "import": ("shardlang.cli.import_", "write another notation's layouts as a .shard file"),
     "lsp": ("shardlang.cli.lsp", "serve editors: diagnostics, hover, definitions, completion, fixes"),
     "explain": ("shardlang.cli.explain", "say what a code means, how it comes about, and the repair"),
 }
