@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 import traceback
@@ -83,7 +84,7 @@ class World:
         if not self._processes:
             self._start()
         for pipe in self._pipes:
-            pipe.send((body.__module__, body.__qualname__, args))
+            pipe.send_bytes(pickle.dumps((body.__module__, body.__qualname__, args)))
         results = self._collect(time.monotonic() + timeout)
         bad = [r for r in results if isinstance(r, Lost | Raised)]
         if bad:
@@ -135,7 +136,7 @@ class World:
             for pipe in ready:
                 rank = open_pipes[pipe]  # type: ignore[index]  # wait is typed for any waitable
                 try:
-                    results[rank] = pipe.recv()  # type: ignore[union-attr]  # likewise
+                    results[rank] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]  # likewise
                 except (EOFError, ConnectionResetError):
                     self._processes[rank].join(1)
                     results[rank] = Lost(rank, f"died with exit code {self._processes[rank].exitcode}")
@@ -160,7 +161,7 @@ def _serve(rank: int, size: int, port: int, group_timeout: float, backend: str, 
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span)
     while True:
         try:
-            module, name, args = pipe.recv()
+            module, name, args = pickle.loads(pipe.recv_bytes())
         except EOFError:
             os._exit(0)
         try:
@@ -170,4 +171,5 @@ def _serve(rank: int, size: int, port: int, group_timeout: float, backend: str, 
             result = body(*args)
         except BaseException as error:
             result = Raised(rank, type(error).__name__, traceback.format_exc())
-        pipe.send(result)
+        # Not `send`: it hands tensors over as files in shared memory, one descriptor each.
+        pipe.send_bytes(pickle.dumps(result))
