@@ -62,7 +62,9 @@ def shape(node: Node, name: str, errors: list[Diagnostic]) -> tuple[int, ...] | 
     if not isinstance(node.value, list):
         errors.append(sl02_import.wrong_form(node.span, f"the shape of `{name}`", "a list of sizes", described(node)))
         return None
-    return tuple(_count(size, f"a size of `{name}`", 0, errors) for size in node.value)
+    before = len(errors)
+    sizes = tuple(_count(size, f"a size of `{name}`", 0, errors) for size in node.value)
+    return sizes if len(errors) == before else None
 
 
 def writable(name: str, span: Span, kind: str, errors: list[Diagnostic]) -> bool:

@@ -117,6 +117,8 @@ def import_hf(source: Source) -> Imported:
     errors: list[Diagnostic] = []
     top = read(source)
     found = entries(top, "the value", errors)
+    if errors:
+        raise ShardlangError(errors)
     key = next((k for k in PLANS if k in found), None)
     if key is not None:
         known_keys(top, KEYS, errors)
