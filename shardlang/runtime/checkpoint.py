@@ -21,16 +21,17 @@ from shardlang.mesh import Mesh
 from shardlang.runtime.checkpoint_files import CheckpointReader, CheckpointWriter, read_metadata
 from shardlang.runtime.checkpoint_plan import BlockLoadPlanner, BlockSavePlanner
 from shardlang.runtime.control import Council, Failure
-from shardlang.runtime.optimizer_state import GROUPS, STATE, missing_state, options_for, put_options, put_state
-from shardlang.runtime.state import Block, State
+from shardlang.runtime.optimizer_state import missing_state, options_for, put_options, put_state
+from shardlang.runtime.state import EXTRA, GROUPS, Block, State, state_of
 
-EXTRA = "extra."
 SHOWN = 5
 """How many tensors of another shape are reported."""
 
 
-def save(state: State, path: str | os.PathLike[str]) -> None:
+def save(state: State | Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Saves a state in the folder ``path``, on all of its ranks together. The folder must be one that all can see.
+
+    ``state`` is what ``state_dict`` gives, or a flat dict of tensors and objects.
 
     A checkpoint that is there already is replaced at once, when all of the new one is on the disk: until then, and
     after any failure, it is as it was.
@@ -39,6 +40,7 @@ def save(state: State, path: str | os.PathLike[str]) -> None:
     plain data, SL0760 where ranks do not hold one state, SL0763 for a rank that is lost.
     """
     folder = Path(path)
+    state = state if isinstance(state, State) else state_of(state)
     council = Council(state.ranks, f"saving `{folder}`")
     planner = BlockSavePlanner(state.paths)
     writer = CheckpointWriter(folder, council.index)
@@ -70,8 +72,10 @@ def _unwritten(folder: Path, council: Council, error: OSError) -> Diagnostic:
     return sl07_state.cannot_write(str(folder), council.ranks[council.index], error.strerror or str(error))
 
 
-def load_state(state: State, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
+def load_state(state: State | dict[str, Any], path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
     """Loads a checkpoint into the tensors of a state, in place, whatever mesh it was saved on; returns ``extra``.
+
+    Objects of a flat dict are replaced in it (and returned).
 
     An optimizer without state gets the state that the checkpoint has, and its options (learning rate and so on).
     Each rank reads only what its blocks need. Everything is checked on all ranks before the first tensor changes.
@@ -81,6 +85,7 @@ def load_state(state: State, path: str | os.PathLike[str], *, strict: bool = Tru
     keys and shapes that differ, SL0755 for files cut short, SL0762 for parameter groups.
     """
     folder = Path(path)
+    given, state = state, state if isinstance(state, State) else state_of(state)
     council = Council(state.ranks, f"loading `{folder}`")
     planner, reader = BlockLoadPlanner(), CheckpointReader(folder)
     report: Any = None
@@ -92,7 +97,7 @@ def load_state(state: State, path: str | os.PathLike[str], *, strict: bool = Tru
         keys = _checked(folder, state, blocks, made, metadata, strict)
         planner.set_up_planner({k: blocks[k] for k in blocks if k in keys}, metadata)
         plan = reader.prepare_local_plan(planner.create_local_plan())
-        values = {key: _value(reader, metadata, key) for key in _value_keys(state, metadata)}
+        values = {key: _value(reader, metadata, key) for key in _value_keys(state, made, metadata)}
         options = options_for(state, {k: v for k, v in values.items() if k.startswith(GROUPS)})
     except ShardlangError as error:
         report = Failure(error.diagnostics)
@@ -106,12 +111,15 @@ def load_state(state: State, path: str | os.PathLike[str], *, strict: bool = Tru
     put_state(state, made, values)
     put_options(state, options)
     _put_extra_state(state, values)
+    if isinstance(given, dict):
+        given.update(values)
+        return values
     return {key.removeprefix(EXTRA): value for key, value in values.items() if key.startswith(EXTRA)}
 
 
 def _loaded(state: State) -> dict[str, Block]:
-    """The blocks that are filled in place: not those of parameter groups and ``extra``, which are taken by value."""
-    return {k: b for k, b in state.blocks.items() if not k.startswith((GROUPS, EXTRA))}
+    """The blocks that are filled in place."""
+    return {k: b for k, b in state.blocks.items() if not k.startswith(state.by_value)}
 
 
 def _checked(
@@ -124,15 +132,15 @@ def _checked(
 ) -> set[str]:
     """The names to load. Raises SL0752 to SL0754 with all that differs between the state and the checkpoint."""
     stored = metadata.state_dict_metadata
-    due = {*blocks, *made, *(k for k in state.objects if not k.startswith((GROUPS, EXTRA)))}
+    due = {*blocks, *made, *(k for k in state.objects if not k.startswith(state.by_value))}
     missing = sorted(k for k in due if k not in stored or (k in blocks) != isinstance(stored[k], TensorStorageMetadata))
     if state.optimizer is not None and not any(k.startswith(GROUPS) for k in stored):
         missing.append(f"{GROUPS}0.params")
-    mine = ("model.", STATE) if state.optimizer is not None else ("model.",)
-    extra = sorted(k for k in stored if k.startswith(mine) and k not in due)
+    mine = sorted(k for k in stored if k.startswith(state.scopes))
+    extra = [k for k in mine if k not in due]
     faults: list[Diagnostic] = []
     if missing:
-        faults.append(sl07_state.keys_missing(str(folder), missing, sorted(k for k in stored if k.startswith(mine))))
+        faults.append(sl07_state.keys_missing(str(folder), missing, mine))
     if extra and strict:
         faults.append(sl07_state.keys_extra(str(folder), extra, sorted(due)))
     for key in sorted(k for k in due if k in blocks and k not in missing):
@@ -153,17 +161,15 @@ def spec_name(dtype: torch.dtype) -> str:
     return next((d.name for d in DTYPES.values() if d.torch_name == name), name)
 
 
-def _value_keys(state: State, metadata: Metadata) -> list[str]:
+def _value_keys(state: State, made: Mapping[str, Any], metadata: Metadata) -> list[str]:
     """The entries that are taken by value: objects, and what belongs to parameter groups and ``extra``."""
-    keys = []
-    for key, entry in metadata.state_dict_metadata.items():
-        tensor = isinstance(entry, TensorStorageMetadata)
-        options = key.startswith("optimizer.")
-        if options and state.optimizer is None:
-            continue
-        if not tensor or key.startswith((GROUPS, EXTRA)):
-            keys.append(key)
-    return keys
+    mine = tuple(p for p in state.by_value if p != GROUPS or state.optimizer is not None)
+    objects = {*made, *(k for k in state.objects if not k.startswith(state.by_value))}
+    return [
+        key
+        for key, entry in metadata.state_dict_metadata.items()
+        if (not isinstance(entry, TensorStorageMetadata) and key in objects) or key.startswith(mine)
+    ]
 
 
 def _value(reader: CheckpointReader, metadata: Metadata, key: str) -> Any:

@@ -12,6 +12,7 @@ import os
 import pickle
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,8 +93,9 @@ class CheckpointWriter(StorageWriter):
         place_metadata(self.path, metadata, self.token)
 
     def discard(self) -> None:
-        """Removes what this rank wrote."""
-        self.file.unlink(missing_ok=True)
+        """Removes what this rank wrote, if it can: the next save that comes to its end would."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl07_state
 from shardlang.runtime import faults, record
-from shardlang.runtime.groups import Group, group_of
+from shardlang.runtime.groups import Group, abandon, group_of
 
 
 @frozen
@@ -56,6 +56,7 @@ class Council:
                 answer = [_judged(reports, verdict) if reports is not None else None]
                 dist.broadcast_object_list(answer, src=first, group=group.handle)
         except RuntimeError as error:
+            abandon(group)
             missing, _ = faults.silent_ranks(group.ranks, self.what)
             cause = str(error).strip().partition("\n")[0]
             raise ShardlangError(sl07_state.rank_silent(self.what, missing, cause)) from error

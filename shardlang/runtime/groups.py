@@ -100,6 +100,13 @@ def open_groups() -> int:
     return len(_groups)
 
 
+def abandon(group: Group) -> None:
+    """Destroys a group after a failure, so that members that still wait for this rank fail as well, and at once."""
+    for key in [k for k, g in _groups.items() if g is group]:
+        del _groups[key]
+    torch_private.retire_group(group.handle)
+
+
 def release() -> None:
     """Destroys every group that the executor made. All ranks must have finished what they issued on them."""
     for group in _groups.values():
@@ -107,4 +114,4 @@ def release() -> None:
     _groups.clear()
 
 
-__all__ = ["Group", "Team", "group_of", "open_groups", "release", "timeout"]
+__all__ = ["Group", "Team", "abandon", "group_of", "open_groups", "release", "timeout"]

@@ -13,10 +13,7 @@ from torch.distributed.tensor import DTensor
 from shardlang.diagnostics import ShardlangError, sl07_state
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
-from shardlang.runtime.state import Block, State
-
-STATE = "optimizer.state."
-GROUPS = "optimizer.param_groups."
+from shardlang.runtime.state import GROUPS, STATE, Block, State
 
 
 @frozen(eq=False)
@@ -55,7 +52,7 @@ def missing_state(state: State, metadata: Metadata) -> dict[str, Made]:
 def _tensor(state: State, name: str, what: str, entry: TensorStorageMetadata, group: Mapping[str, Any]) -> Made:
     parameter, own = state.parameters[name], state.blocks[f"model.{name}"]
     dtype, shape = entry.properties.dtype, tuple(entry.size)
-    if shape == own.layout.shape and shape:
+    if shape == own.layout.shape and what != "step":  # a step count may look like a scalar parameter
         value = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
         local = torch_private.block_of(value) if isinstance(value, DTensor) else value
         return Made(name, what, value, Block(local, own.layout, own.rank))
@@ -130,4 +127,4 @@ def put_options(state: State, options: list[dict[str, Any]]) -> None:
                 group[option] = value
 
 
-__all__ = ["GROUPS", "STATE", "Made", "missing_state", "options_for", "put_options", "put_state"]
+__all__ = ["Made", "missing_state", "options_for", "put_options", "put_state"]

@@ -7,7 +7,7 @@ copied: a state holds the tensors themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from shardlang.diagnostics import ShardlangError, sl07_runtime, sl07_state
 from shardlang.layout import Layout
 from shardlang.lower import placements, torch_private
 from shardlang.mesh import Axis, Mesh
+from shardlang.runtime.handle import ShardTensor
 
+STATE, GROUPS, EXTRA = "optimizer.state.", "optimizer.param_groups.", "extra."
 WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 """What activation checkpointing and ``torch.compile`` put into names."""
 
@@ -47,6 +49,10 @@ class State:
     optimizer: torch.optim.Optimizer | None = None
     parameters: Mapping[str, torch.Tensor] = field(factory=dict)
     """The model's parameters by name; a tied one under its first."""
+    scopes: tuple[str, ...] = ("",)
+    """Beginnings of the names that are the state's own: a checkpoint has no others that begin so."""
+    by_value: tuple[str, ...] = ()
+    """Beginnings of the names that are not filled in place but taken as they were saved."""
 
 
 def state_dict(
@@ -68,7 +74,8 @@ def state_dict(
     tensors, objects = _entries(model)
     home = _Home([t for t in tensors.values() if isinstance(t, DTensor)])
     parameters = {name: t for name, t in tensors.items() if isinstance(t, nn.Parameter)}
-    state = State({}, {}, home.ranks, {}, model, optimizer, parameters)
+    scopes = ("model.",) if optimizer is None else ("model.", STATE)
+    state = State({}, {}, home.ranks, {}, model, optimizer, parameters, scopes, (GROUPS, EXTRA))
     for name, tensor in tensors.items():
         _add(state, ("model", name), home.block(f"model.{name}", tensor, layouts.get(name)))
     for name, value in objects.items():
@@ -76,8 +83,19 @@ def state_dict(
     if optimizer is not None:
         _optimizer_state(state, home, layouts)
     for name, value in (extra or {}).items():
-        whole = home.block(name, value, None) if isinstance(value, torch.Tensor) else value
-        _add(state, ("extra", name), whole)
+        whole = isinstance(value, torch.Tensor | ShardTensor)
+        _add(state, ("extra", name), home.block(name, value, None) if whole else value)
+    return state
+
+
+def state_of(tensors: Mapping[str, Any]) -> State:
+    """A state of tensors (DTensor, ``ShardTensor``, or plain: whole, the same on every rank) and objects by name."""
+    held = [t for t in tensors.values() if isinstance(t, DTensor | ShardTensor)]
+    home = _Home(held)
+    state = State({}, {}, home.ranks, {})
+    for name, value in tensors.items():
+        tensor = isinstance(value, torch.Tensor | ShardTensor)
+        _add(state, (name,), home.block(name, value, None) if tensor else value)
     return state
 
 
@@ -109,7 +127,7 @@ def _add(state: State, path: tuple[Any, ...], value: Any) -> None:
 class _Home:
     """The ranks of a state, and the mesh on which a plain tensor is whole."""
 
-    def __init__(self, tensors: list[DTensor]) -> None:
+    def __init__(self, tensors: Sequence[DTensor | ShardTensor]) -> None:
         meshes = {id(t.device_mesh): t.device_mesh for t in tensors}
         teams = {placements.ranks_of(m) for m in meshes.values()}
         launched = dist.is_available() and dist.is_initialized()
@@ -122,10 +140,14 @@ class _Home:
             self.ranks = tuple(range(dist.get_world_size())) if launched else (0,)
             self._mesh = Mesh("launch", (Axis("rank", len(self.ranks)),))
 
-    def block(self, key: str, tensor: torch.Tensor, layout: Layout | None) -> Block:
+    def block(self, key: str, tensor: torch.Tensor | ShardTensor, layout: Layout | None) -> Block:
         """A tensor as this rank's block of it."""
-        local, ranks = tensor.detach(), self.ranks
-        if isinstance(tensor, DTensor):
+        if isinstance(tensor, ShardTensor):
+            local, ranks = tensor.block.detach(), placements.ranks_of(tensor.device_mesh)
+            layout = tensor.layout
+        elif not isinstance(tensor, DTensor):
+            local, ranks = tensor.detach(), self.ranks
+        else:
             local, ranks = torch_private.block_of(tensor).detach(), placements.ranks_of(tensor.device_mesh)
             if layout is None:
                 mesh = placements.mesh_of(tensor.device_mesh)
@@ -201,4 +223,4 @@ def _of_parameter(
     raise ShardlangError(sl07_state.unknown_state(name, what, tuple(value.shape), tuple(parameter.shape)))
 
 
-__all__ = ["Block", "State", "checked", "state_dict"]
+__all__ = ["EXTRA", "GROUPS", "STATE", "Block", "State", "checked", "state_dict", "state_of"]

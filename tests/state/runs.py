@@ -1,0 +1,230 @@
+"""What ranks do in the tests of checkpoints: a small model on some mesh, its state set to numbers that all differ."""
+
+from __future__ import annotations
+
+import os
+import signal
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import shardlang as sl
+from shardlang.diagnostics import ShardlangError
+from shardlang.layout import Layout
+from shardlang.mesh import Axis, Mesh
+from shardlang.runtime.simulate import shard
+from shardlang.runtime.state import State, state_dict
+from tests.state.layouts import fused
+from tests.state.simulated import numbered
+
+HEADS, WIDTH, COLUMNS = 4, 3, 5
+MODEL = """
+mesh pod = {axes}
+model net on pod {{
+  param up.weight   : [f/~tp d]
+  param down.weight : [d f/~tp]
+  param otherwise   : whole
+  {fsdp}
+}}
+"""
+AXES = {"2x2": "dp:2 * tp:2", "tp4": "dp:1 * tp:4", "dp4": "dp:4 * tp:1"}
+
+
+class Net(nn.Module):
+    """Dims that nothing divides, a buffer, a fused weight, a tied one, a scalar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(7, 13, bias=False)
+        self.down = nn.Linear(13, 7, bias=False)
+        self.norm = nn.LayerNorm(7)
+        self.again = nn.Module()
+        self.again.weight = self.norm.weight
+        self.gain = nn.Parameter(torch.ones(()))
+        self.big = nn.Linear(160, 200, bias=False)
+        self.register_buffer("seen", torch.zeros(5, dtype=torch.int64))
+        self.qkv = nn.Parameter(torch.zeros(3 * HEADS * WIDTH, COLUMNS))
+
+
+def placed(axes: str) -> tuple[Net, dict[str, Layout]]:
+    """The model placed by ``apply`` on a mesh of this launch, and the layouts that torch's placements cannot say.
+
+    The fused weight is put in its place by hand: each rank holds its own heads of q, k and v, stored in parts over dp.
+    """
+    program = sl.loads(MODEL.format(axes=AXES[axes], fsdp="fsdp root over dp"))
+    mesh = program.mesh("pod").device_mesh("cpu")
+    net = Net()
+    qkv, net.qkv = net.qkv, None
+    program.apply(net, mesh)
+    sizes = dict(zip(("dp", "tp"), mesh.shape, strict=True))
+    layout = fused(Mesh("pod", tuple(Axis(n, s) for n, s in sizes.items())), HEADS, WIDTH, COLUMNS, "tp", "dp")
+    local = torch.zeros(layout.local_shape(dist.get_rank()))
+    made = DTensor.from_local(local, mesh, [Shard(0)] * 2, run_check=False, shape=qkv.shape, stride=qkv.stride())
+    net.qkv = nn.Parameter(made)
+    return net, {"qkv": layout}
+
+
+def value_of(key: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The global tensor that a key stands for: integers that differ from element to element and from key to key."""
+    return numbered(shape, dtype, zlib.crc32(key.encode()) % 1000 * 100)
+
+
+def fill(state: State) -> None:
+    for key, block in state.blocks.items():
+        if not key.startswith("optimizer.param_groups"):
+            value = value_of(key, block.layout.shape, block.local.dtype)
+            block.local.copy_(shard(value, block.layout)[block.rank])
+
+
+def differing(state: State) -> list[str]:
+    """The keys whose blocks are not what they should be."""
+    wrong = []
+    for key, block in state.blocks.items():
+        value = value_of(key, block.layout.shape, block.local.dtype)
+        if not key.startswith("optimizer.param_groups") and not torch.equal(
+            block.local, shard(value, block.layout)[block.rank]
+        ):
+            wrong.append(key)
+    return wrong
+
+
+def optimizer_of(net: Net, *, lr: float = 0.1) -> torch.optim.Optimizer:
+    tall = [net.up.weight, net.qkv, net.big.weight]
+    return torch.optim.AdamW(
+        [{"params": tall, "lr": lr}, {"params": [net.down.weight, *net.norm.parameters(), net.gain], "lr": 2 * lr}]
+    )
+
+
+def stepped(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    """Gives the optimizer its state, as a step does."""
+    for parameter in {p for group in optimizer.param_groups for p in group["params"]}:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class Traffic(TorchDispatchMode):
+    """Every collective that passes through the dispatcher, whoever issues it: names, dtypes, bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            flat = torch.utils._pytree.tree_leaves(args)
+            tensors = [t for t in flat if isinstance(t, torch.Tensor)]
+            assert all(t.dtype in (torch.uint8, torch.int64) for t in tensors), func
+            self.seen.append((str(func), sum(t.nbytes for t in tensors)))
+        return func(*args, **(kwargs or {}))
+
+
+def save_run(folder: str, axes: str) -> tuple[int, int]:
+    """Saves the state; returns the bytes of control traffic and those of this rank's blocks."""
+    net, layouts = placed(axes)
+    optimizer = optimizer_of(net)
+    stepped(net, optimizer)
+    state = state_dict(net, optimizer, extra={"step": 12, "seed": [1, 2]}, layouts=layouts)
+    fill(state)
+    with Traffic() as traffic:
+        sl.save(state, folder)
+    return sum(n for _, n in traffic.seen), sum(b.local.nbytes for b in state.blocks.values())
+
+
+def load_run(folder: str, axes: str) -> tuple[list[str], dict[str, Any], list[float], bool]:
+    """Loads into a new model and a new optimizer: wrong keys, extra, learning rates, whether a step can be taken."""
+    net, layouts = placed(axes)
+    optimizer = optimizer_of(net, lr=0.5)
+    state = state_dict(net, optimizer, layouts=layouts)
+    with Traffic() as traffic:
+        extra = sl.load_state(state, folder)
+    assert sum(n for _, n in traffic.seen) < 10_000
+    after = state_dict(net, optimizer, layouts=layouts)
+    assert len(after.blocks) > len(state.blocks)
+    wrong = differing(after)
+    stepped(net, optimizer)
+    return wrong, extra, [g["lr"] for g in optimizer.param_groups], True
+
+
+def _codes(action: Any) -> tuple[str, ...]:
+    try:
+        action()
+    except ShardlangError as error:
+        return error.codes if "Traceback" not in str(error) else (str(error),)
+    return ()
+
+
+def broken_save_run(folder: str, axes: str) -> tuple[tuple[str, ...], list[str]]:
+    """A save on which the disk of rank 2 is full: its codes, and what differs after the old checkpoint is loaded."""
+    net, layouts = placed(axes)
+    state = state_dict(net, layouts=layouts)
+    fill(state)
+    sl.save(state, folder)
+    before = sorted(p.name for p in Path(folder).iterdir())
+    dist.barrier()
+    for block in state.blocks.values():
+        block.local.zero_()
+    original = torch.save
+    if dist.get_rank() == 2:
+        torch.save = _full_disk
+    try:
+        codes = _codes(lambda: sl.save(state, folder))
+    finally:
+        torch.save = original
+    dist.barrier()
+    assert sorted(p.name for p in Path(folder).iterdir()) == before
+    dist.barrier()
+    sl.load_state(state, folder)
+    return codes, differing(state)
+
+
+def _full_disk(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def dying_save_run(folder: str, dies: int) -> tuple[str, ...]:
+    """A save in whose middle one rank is gone."""
+    held = {"w": torch.arange(100.0), "step": 1}
+    sl.save(held, folder)
+    dist.barrier()
+    if dist.get_rank() == dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _codes(lambda: sl.save({**held, "step": 2}, folder))
+
+
+def mismatch_run(folder: str, axes: str) -> list[tuple[str, ...]]:
+    """What loads into states that do not fit say; none of them changes anything."""
+    net, layouts = placed(axes)
+    state = state_dict(net, layouts=layouts)
+    before = {k: b.local.clone() for k, b in state.blocks.items()}
+    found = []
+    more = state_dict(net, layouts=layouts)
+    more.blocks["model.up.bias"] = more.blocks["model.norm.bias"]
+    found.append(_codes(lambda: sl.load_state(more, folder)))
+    fewer = state_dict(net, layouts=layouts)
+    del fewer.blocks["model.norm.bias"]
+    found.append(_codes(lambda: sl.load_state(fewer, folder)))
+    other = state_dict(net, layouts=layouts)
+    if dist.get_rank() == 1:
+        other.blocks["model.norm.bias"] = other.blocks["model.seen"]
+    found.append(_codes(lambda: sl.load_state(other, folder)))
+    found.append(_codes(lambda: sl.load_state(state, folder + "-absent")))
+    assert all(torch.equal(before[k], b.local) for k, b in state.blocks.items())
+    found.append(_codes(lambda: sl.load_state(fewer, folder, strict=False)))
+    assert differing(fewer) == []
+    return found
+
+
+def disagreeing_run(folder: str, axes: str) -> tuple[str, ...]:
+    """Rank 3 saves a state that lacks a tensor."""
+    net, layouts = placed(axes)
+    state = state_dict(net, layouts=layouts)
+    if dist.get_rank() == 3:
+        del state.blocks["model.big.weight"]
+    return _codes(lambda: sl.save(state, folder))
