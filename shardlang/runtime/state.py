@@ -49,6 +49,8 @@ class State:
     optimizer: torch.optim.Optimizer | None = None
     parameters: Mapping[str, torch.Tensor] = field(factory=dict)
     """The model's parameters by name; a tied one under its first."""
+    aliases: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    """All names of each of the model's tensors, by the first; a tied one has several."""
     scopes: tuple[str, ...] = ("",)
     """Beginnings of the names that are the state's own: a checkpoint has no others that begin so."""
     by_value: tuple[str, ...] = ()
@@ -71,11 +73,11 @@ def state_dict(
     SL0758 and SL0761 for optimizer state that belongs to nothing.
     """
     layouts = layouts or {}
-    tensors, objects = _entries(model)
+    tensors, objects, aliases = _entries(model)
     home = _Home([t for t in tensors.values() if isinstance(t, DTensor)])
     parameters = {name: t for name, t in tensors.items() if isinstance(t, nn.Parameter)}
     scopes = ("model.",) if optimizer is None else ("model.", STATE)
-    state = State({}, {}, home.ranks, {}, model, optimizer, parameters, scopes, (GROUPS, EXTRA))
+    state = State({}, {}, home.ranks, {}, model, optimizer, parameters, aliases, scopes, (GROUPS, EXTRA))
     for name, tensor in tensors.items():
         _add(state, ("model", name), home.block(f"model.{name}", tensor, layouts.get(name)))
     for name, value in objects.items():
@@ -99,20 +101,24 @@ def state_of(tensors: Mapping[str, Any]) -> State:
     return state
 
 
-def _entries(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Parameters and persistent buffers, each once, and what modules add of their own."""
+def _entries(
+    model: nn.Module,
+) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Parameters and persistent buffers, each once; what modules add of their own; all names of each tensor."""
     tensors: dict[str, torch.Tensor] = {}
     objects: dict[str, Any] = {}
-    seen: set[int] = set()
+    aliases: dict[str, tuple[str, ...]] = {}
+    first: dict[int, str] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         for wrapper in WRAPPERS:
             name = name.replace(wrapper, "")
         if not isinstance(value, torch.Tensor):
             objects[name] = value
-        elif id(value) not in seen:
-            seen.add(id(value))
-            tensors[name] = value
-    return tensors, objects
+            continue
+        home = first.setdefault(id(value), name)
+        tensors[home] = value
+        aliases[home] = (*aliases.get(home, ()), name)
+    return tensors, objects, aliases
 
 
 def _add(state: State, path: tuple[Any, ...], value: Any) -> None:
