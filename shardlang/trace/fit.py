@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from shardlang.layout import ReduceOp
 from shardlang.mesh import Mesh
-from shardlang.trace.pieces import Piece, State, axes_of, cut_more, is_whole, join, split, whole_piece
+from shardlang.trace.pieces import Piece, State, axes_of, cut_more, has_empty_block, is_whole, join, split, whole_piece
 from shardlang.trace.rule import Rule
 
 MisfitKind = Literal["differ", "whole", "axis", "boundary", "nonlinear", "mixed", "owed"]
@@ -53,6 +53,8 @@ def fit(rule: Rule, operands: Sequence[State]) -> Fit | Misfit:
     for i, (state, terms) in enumerate(zip(operands, rule.inputs, strict=True)):
         for d, (piece, term) in enumerate(zip(state.pieces, terms, strict=True)):
             parts = split(piece, [rule.sizes[n] for n in term]) if term else ()
+            if not term and not is_whole(piece):
+                return Misfit("whole", (i,), (d,), next(axes_of(piece)))
             if parts is None:
                 return Misfit("boundary", (i,), (d,), next(axes_of(piece), None))
             for name, part in zip(term, parts, strict=True):
@@ -60,7 +62,7 @@ def fit(rule: Rule, operands: Sequence[State]) -> Fit | Misfit:
                     found[name] = (part, i, d)
                 elif found[name][0] != part:
                     return Misfit("differ", (found[name][1], i), (found[name][2], d))
-                if name in rule.whole and not is_whole(part):
+                if not _allowed(rule, name, part):
                     return Misfit("whole", (i,), (d,), next(axes_of(part)))
     splitting: dict[str, str] = {}
     for name, (piece, i, d) in found.items():
@@ -86,6 +88,13 @@ def fit(rule: Rule, operands: Sequence[State]) -> Fit | Misfit:
             pieces.append(joined)
         results.append(State(tuple(pieces), pending))
     return Fit(tuple(results), masks, op, scalar_axes)
+
+
+def _allowed(rule: Rule, name: str, piece: Piece) -> bool:
+    """May the factor be split like this?"""
+    if name in rule.whole:
+        return is_whole(piece)
+    return not (rule.solid and piece.flat and has_empty_block(piece))
 
 
 _Owed = tuple[dict[str, ReduceOp], tuple[frozenset[str], ...], frozenset[str], ReduceOp]
@@ -174,7 +183,7 @@ def _factor_options(rule: Rule, operands: Sequence[State]) -> dict[str, list[Pie
             parts = split(piece, [rule.sizes[n] for n in term]) if term else ()
             for name, part in zip(term, parts or [whole_piece(rule.sizes[n]) for n in term], strict=True):
                 have = options.setdefault(name, [])
-                if part not in have and not (name in rule.whole and not is_whole(part)):
+                if part not in have and _allowed(rule, name, part):
                     have.append(part)
     for name, have in options.items():
         whole = whole_piece(rule.sizes[name])

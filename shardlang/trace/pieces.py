@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
-from shardlang.layout import CanonicalDim, Cut, Digit, Dim, Factor, Layout, Pending, ReduceOp
+from shardlang.layout import CanonicalDim, Cut, Digit, Dim, Factor, Layout, Pending, ReduceOp, chunk
 from shardlang.mesh import Mesh
 
 Piece = CanonicalDim
@@ -49,6 +49,14 @@ def axes_of(piece: Piece) -> Iterator[str]:
             yield digit.axis
     for axis, _ in piece.flat:
         yield axis
+
+
+def has_empty_block(piece: Piece) -> bool:
+    """Does a rank hold nothing of the dim?"""
+    sizes = {math.prod(d.size for d in piece.digits if d.axis is None)}
+    for _, ways in piece.flat:
+        sizes = {b - a for n in sizes for a, b in (chunk(n, ways, i) for i in range(ways))}
+    return 0 in sizes
 
 
 def state_of(layout: Layout) -> State:

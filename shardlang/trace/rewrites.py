@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from shardlang.trace.builder import Builder
 from shardlang.trace.call import axis_of
@@ -69,15 +70,41 @@ def extreme(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, 
     dims = _dims(x, None if every else given(op, args, kwargs, "dim"))
     if all(is_whole(x.state.pieces[d]) for d in dims):
         return None
+    if x.state.pending:
+        if not builder.auto:
+            return None
+        x = builder.resolved(x, "chosen")
     keep = False if every else bool(given(op, args, kwargs, "keepdim"))
-    partial = aten.amax.default if "max" in op._schema.name else aten.amin.default
+    largest = "max" in op._schema.name
+    partial = aten.amax.default if largest else aten.amin.default
     if not (x.differentiable and builder.gradients):
-        return builder.call(partial, x, dims, keep) if every else None
+        result = x.fake.new_empty([1 if i in dims else n for i, n in enumerate(x.shape) if keep or i not in dims])
+        return builder.apply(partial, (_filled(builder, x, dims, largest), dims, keep), {}, result)
     best = builder.resolved(builder.call(partial, builder.call(aten.detach.default, x), dims, True))
-    hit = builder.call(aten.to.dtype, builder.call(aten.eq.Tensor, x, best), x.dtype)
+    hit = builder.call(aten.eq.Tensor, x, best)
     count = builder.resolved(builder.call(aten.sum.dim_IntList, hit, dims, keep))
-    total = builder.call(aten.sum.dim_IntList, builder.call(aten.mul.Tensor, x, hit), dims, keep)
+    total = builder.call(aten.sum.dim_IntList, builder.call(aten.where.ScalarOther, hit, x, 0), dims, keep)
     return builder.call(aten.div.Tensor, total, count)
+
+
+def _filled(builder: Builder, x: Value, dims: list[int], largest: bool) -> Value:
+    """The value with an element in every rank's block: where a rank has none, each gets one that never wins."""
+    ranks = list(builder.mesh.ranks)
+    node = x.node
+    for dim in dims:
+        if x.state.pieces[dim].flat and not all(x.layout.local_shape(rank)[dim] for rank in ranks):
+            never = identity(x.dtype, largest)
+            pad = [0, 0] * (len(x.shape) - 1 - dim) + [0, 1]
+            node = builder.graph.call_function(aten.constant_pad_nd.default, (node, pad, never))
+            node.meta["value"] = x
+    return x if node is x.node else evolve(x, node=node, moved={})
+
+
+def identity(dtype: torch.dtype, largest: bool) -> float | int:
+    """What never is the greatest (or least) of several."""
+    if dtype.is_floating_point:
+        return -math.inf if largest else math.inf
+    return torch.iinfo(dtype).min if largest else torch.iinfo(dtype).max
 
 
 @rewrite("aten.mse_loss", "aten.l1_loss")

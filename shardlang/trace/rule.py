@@ -34,6 +34,7 @@ class Rule:
     ``linear`` lists groups of operands in which the operator is linear together, the others held fixed: ``({0}, {1})``
     for a product, ``({0, 1},)`` for a sum. ``additive`` operands are added to the result as they are (a bias).
     ``monotone``: the operator is increasing in its only operand, so that a pending max or min passes.
+    ``solid``: no rank's block may be empty.
     ``scalars``: positions of literal arguments that are added to the result, and are owed by one rank only.
     """
 
@@ -48,6 +49,7 @@ class Rule:
     monotone: bool = False
     scalars: tuple[int, ...] = ()
     literals: Literals | None = None
+    solid: bool = False
     why_whole: str = ""
 
     def names(self) -> Iterable[str]:

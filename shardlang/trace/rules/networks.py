@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from shardlang.trace.call import Call, axis_of
 from shardlang.trace.rule import Rule, Term, group
 from shardlang.trace.rules import rule
@@ -127,6 +129,7 @@ def convolution(call: Call) -> Rule | None:
         whole=frozenset(whole),
         linear=linear,
         additive=additive,
+        solid=True,
         why_whole="a window moves along this dim",
     )
 
@@ -139,7 +142,8 @@ def pooling(call: Call) -> Rule:
     rank = len(call.tensors[0].shape)
     space = 1 if "1d" in call.op._schema.name else 2
     linear = "avg" in call.op._schema.name
-    return along(call, range(rank - space, rank), "a window moves along this dim", linear=linear)
+    made = along(call, range(rank - space, rank), "a window moves along this dim", linear=linear)
+    return evolve(made, solid=True)
 
 
 @rule("aten.cross_entropy_loss", "aten.nll_loss", "aten.nll_loss_nd")

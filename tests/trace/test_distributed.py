@@ -1,0 +1,102 @@
+"""Functions on real processes: the same values and gradients as on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from shardlang.lower.placements import device_mesh, placements_of
+from shardlang.mesh import Axis, Mesh
+from shardlang.runtime.sharded import sharded
+from tests.trace import networks
+from tests.trace.oracle import layout
+from tests.world import World
+
+MESH = Mesh("pod", (Axis("dp", 2), Axis("tp", 2)))
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> bool:
+    return bool(torch.allclose(got, want, rtol=1e-9, atol=1e-9))
+
+
+def mlp_plain() -> list[bool]:
+    @sharded("(x: [batch/dp s d], w1: [d f/tp], w2: [f/tp d]) -> [batch/dp s d]", MESH)
+    def mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x @ w1) @ w2
+
+    torch.manual_seed(3)
+    tensors = [torch.randn(s, dtype=torch.float64) for s in ((4, 3, 8), (8, 16), (16, 8))]
+    ours = [t.clone().requires_grad_() for t in tensors]
+    want = [t.clone().requires_grad_() for t in tensors]
+    y = mlp(*ours)
+    z = mlp.function(*want)
+    weights = torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape)
+    (y * weights).sum().backward()
+    (z * weights).sum().backward()
+    return [close(y, z), *(close(a.grad, b.grad) for a, b in zip(ours, want, strict=True))]
+
+
+def test_a_function_of_plain_tensors_takes_and_gives_global_values(world: World) -> None:
+    assert world.run(mlp_plain) == [[True] * 4] * 4
+
+
+def mlp_dtensors() -> list[Any]:
+    mesh = device_mesh(MESH)
+
+    @sharded("(x: [batch/dp s d], w1: [d f/tp], w2: [f/tp d]) -> [batch/dp s d]", mesh)
+    def mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x @ w1) @ w2
+
+    torch.manual_seed(3)
+    tensors = [torch.randn(s, dtype=torch.float64) for s in ((4, 3, 8), (8, 16), (16, 8))]
+    specs = ["[b/dp s d]", "[d f/tp]", "[f/tp d]"]
+    ours = []
+    for tensor, spec in zip(tensors, specs, strict=True):
+        placements = placements_of(layout(MESH, spec, tensor.shape))
+        ours.append(distribute_tensor(tensor, mesh, placements).detach().requires_grad_())
+    want = [t.clone().requires_grad_() for t in tensors]
+    y, z = mlp(*ours), mlp.function(*want)
+    assert isinstance(y, DTensor)
+    weights = torch.arange(z.numel(), dtype=torch.float64).reshape(z.shape)
+    (y * distribute_tensor(weights, mesh, y.placements)).sum().full_tensor().backward()
+    (z * weights).sum().backward()
+    sames = [close(a.grad.full_tensor(), b.grad) for a, b in zip(ours, want, strict=True)]
+    kept = [a.grad.placements == a.placements for a in ours]
+    return [str(y.placements), close(y.full_tensor(), z), *sames, *kept]
+
+
+def test_dtensors_bring_their_layout_and_get_gradients_in_it(world: World) -> None:
+    assert world.run(mlp_dtensors) == [["(Shard(dim=0), Replicate())", *[True] * 7]] * 4
+
+
+def llama_step(stay: str) -> list[bool]:
+    from shardlang.trace.capture import mark, tracing
+
+    names = "tokens targets table n1 wq wk wv wo n2 w1 w2 w3 n3 head".split()
+    signature = ", ".join(f"{n}: {s}" for n, s in zip(names, networks.LLAMA, strict=True))
+
+    @sharded(f"({signature}) -> []", MESH)
+    def step(tokens, targets, table, n1, wq, wk, wv, wo, n2, w1, w2, w3, n3, head):  # type: ignore[no-untyped-def]
+        def reshard(x: torch.Tensor, spec: str) -> torch.Tensor:
+            return mark(x, spec) if tracing() else x
+
+        weights = (table, n1, wq, wk, wv, wo, n2, w1, w2, w3, n3, head)
+        return networks.llama(tokens, targets, *weights, reshard=reshard, stay=stay, use="[b/dp s d]")
+
+    tensors = networks.llama_tensors()
+    ours = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    want = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    y, z = step(*ours), step.function(*want)
+    y.backward()
+    z.backward()
+    return [close(y, z), *(close(a.grad, b.grad) for a, b in zip(ours[2:], want[2:], strict=True))]
+
+
+def test_a_llama_layer_with_tensor_parallelism(world: World) -> None:
+    assert world.run(llama_step, "[b/dp s d]") == [[True] * 13] * 4
+
+
+def test_a_llama_layer_with_sequence_parallelism(world: World) -> None:
+    assert world.run(llama_step, "[b/dp s/tp d]") == [[True] * 13] * 4
