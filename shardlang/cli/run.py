@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -62,14 +63,15 @@ def command(
     if any(a.open for a in mesh.axes):
         raise click.UsageError(f"mesh `{mesh.name}` has an axis of open size: give `--nproc`")
     if mesh.ranks != range(ranks):
-        raise ShardlangError(sl07_launch.world_size(span, mesh.name, str(mesh), mesh.ranks.stop, ranks))
+        raise ShardlangError(sl07_launch.other_ranks(span, mesh.name, mesh.ranks, ranks))
     directory = out / Path(session.source.name.strip("<>")).stem
     task = {"model": chosen, "steps": steps, "device": device, "nproc": ranks}
-    if chosen is None:
-        _check_device(device, ranks)
-        result = _run_reshards(session, task, directory)
-    else:
-        result = _run_training(session, task, directory, tolerance)
+    with _ended_by_signals():
+        if chosen is None:
+            _check_device(device, ranks)
+            result = _run_reshards(session, task, directory)
+        else:
+            result = _run_training(session, task, directory, tolerance)
     (directory / "run.json").write_text(json.dumps(result, indent=2) + "\n")
     _show(result, form)
     faults = _faults(result, tolerance)
@@ -183,16 +185,30 @@ def _prepare(session: Compilation, task: dict[str, Any], directory: Path) -> Non
 
 
 def _launch(task: dict[str, Any], directory: Path) -> None:
-    from shardlang.runtime.launch import Interrupted, launch
+    from shardlang.runtime.launch import launch
 
     def start() -> None:
         launch(WORKER, (str(directory),), nproc=task["nproc"], directory=directory)
 
+    _told(start, directory)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ends this process at once where a signal ended the run: taking torch down in good order takes seconds."""
     try:
-        _told(start, directory)
-    except Interrupted as error:
+        yield
+    except ShardlangError:
+        raise
+    except Exception as error:
+        from shardlang.runtime.launch import Interrupted
+
+        if not isinstance(error, Interrupted):
+            raise
         click.echo(str(ShardlangError(sl07_launch.interrupted(signal.Signals(error.number).name))), err=True)
-        sys.exit(128 + error.number)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(128 + error.number)
 
 
 def _told(action: Any, directory: Path) -> None:

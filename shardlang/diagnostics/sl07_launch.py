@@ -9,12 +9,12 @@ from shardlang.diagnostics.prose import plural, quoted
 from shardlang.source import Span
 
 
-@message("SL0730", "a launch of another size than the mesh")
-def world_size(span: Span | None, mesh: str, axes: str, ranks: int, nproc: int) -> Diagnostic:
+@message("SL0730", "a launch of other ranks than the mesh's")
+def other_ranks(span: Span | None, mesh: str, ranks: range, nproc: int) -> Diagnostic:
     return Diagnostic(
-        f"mesh `{mesh}` ({axes}) has {plural(ranks, 'rank')}, and the launch {nproc}",
+        f"mesh `{mesh}` is on ranks {ranks.start}..{ranks.stop - 1}, and a run has ranks 0..{nproc - 1}",
         span,
-        helps=(f"start {ranks} with `--nproc {ranks}`, or change the mesh",),
+        helps=("`run` starts the ranks of one mesh: leave `ranks ..` out of it",),
     )
 
 

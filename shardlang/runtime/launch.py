@@ -65,8 +65,9 @@ def launch(module: str, arguments: tuple[str, ...], *, nproc: int, directory: Pa
     Raises ``RankFailure`` for the rank that failed first for a reason of its own, and ``Interrupted`` on SIGINT and
     SIGTERM; no process of the run is alive then.
     """
-    for name in ("torch.distributed.elastic", "torch.distributed.run"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what it has to say, the diagnostic says
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs = directory / "logs"
     config = LaunchConfig(
