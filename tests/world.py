@@ -18,9 +18,9 @@ torchrun, so that it outlives any rank. For other sizes: ``with World(6) as worl
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
-import pickle
 import signal
 import time
 import traceback
@@ -84,7 +84,7 @@ class World:
         if not self._processes:
             self._start()
         for pipe in self._pipes:
-            pipe.send_bytes(pickle.dumps((body.__module__, body.__qualname__, args)))
+            pipe.send_bytes(_packed((body.__module__, body.__qualname__, args)))
         results = self._collect(time.monotonic() + timeout)
         bad = [r for r in results if isinstance(r, Lost | Raised)]
         if bad:
@@ -136,11 +136,26 @@ class World:
             for pipe in ready:
                 rank = open_pipes[pipe]  # type: ignore[index]  # wait is typed for any waitable
                 try:
-                    results[rank] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]  # likewise
+                    results[rank] = _unpacked(pipe.recv_bytes())  # type: ignore[union-attr]  # likewise
                 except (EOFError, ConnectionResetError):
                     self._processes[rank].join(1)
                     results[rank] = Lost(rank, f"died with exit code {self._processes[rank].exitcode}")
         return [results[rank] for rank in range(self.size)]
+
+
+def _packed(value: Any) -> bytes:
+    """Bytes of anything. A pipe's own ``send`` would hand tensors over as shared files, a descriptor each."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=False)
 
 
 def _serve(rank: int, size: int, port: int, group_timeout: float, backend: str, pipe: Connection) -> None:
@@ -161,7 +176,7 @@ def _serve(rank: int, size: int, port: int, group_timeout: float, backend: str, 
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span)
     while True:
         try:
-            module, name, args = pickle.loads(pipe.recv_bytes())
+            module, name, args = _unpacked(pipe.recv_bytes())
         except EOFError:
             os._exit(0)
         try:
@@ -171,5 +186,4 @@ def _serve(rank: int, size: int, port: int, group_timeout: float, backend: str, 
             result = body(*args)
         except BaseException as error:
             result = Raised(rank, type(error).__name__, traceback.format_exc())
-        # Not `send`: it hands tensors over as files in shared memory, one descriptor each.
-        pipe.send_bytes(pickle.dumps(result))
+        pipe.send_bytes(_packed(result))

@@ -7,6 +7,7 @@ bytes noted are those of the tensors handed over, without what a rank keeps to i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -108,6 +109,22 @@ def reduce_scatter(group: Group, label: Label, out: torch.Tensor, given: torch.T
     record.note(label.kind, label.axes, size, size, label.count)
     with record.noted():
         return _work(_reduce_scatter(out, given, _REDUCE[op], group.handle, async_op=True))
+
+
+def exchange(
+    group: Group, label: Label, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]
+) -> list[dist.Work]:
+    """Sends contiguous tensors to members, by their places in the group, and fills others from members.
+
+    The work of each receive, in order, then that of the sends. A pair of members exchanges at most one tensor each way.
+    """
+    if record.recording():
+        received, sent = sum(t.nbytes for _, t in receives), sum(t.nbytes for _, t in sends)
+        record.note(label.kind, label.axes, received, sent, label.count)
+    with record.noted() if record.recording() else nullcontext():
+        works = [dist.irecv(wire(t.view(-1)), group=group.handle, group_src=i) for i, t in receives]
+        works += [dist.isend(wire(t.view(-1)), group=group.handle, group_dst=i) for i, t in sends]
+    return [_work(w) for w in works]
 
 
 def _work(work: dist.Work | None) -> dist.Work:

@@ -124,7 +124,7 @@ def empty(spec: Spec, mesh: DeviceMesh, **options: Any) -> Any:
 
 def rand(spec: Spec, mesh: DeviceMesh, *, seed: int | None = None, **options: Any) -> Any:
     """Uniform numbers in [0, 1) by seed and global index. Without ``seed``: the next of ``manual_seed``'s stream."""
-    chosen = _next_seed() if seed is None else seed
+    chosen = next_seed() if seed is None else seed
 
     def make(runs: tuple[Runs, ...], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return generate.uniform(runs, shape, chosen, dtype)
@@ -134,7 +134,7 @@ def rand(spec: Spec, mesh: DeviceMesh, *, seed: int | None = None, **options: An
 
 def randn(spec: Spec, mesh: DeviceMesh, *, seed: int | None = None, **options: Any) -> Any:
     """Normal numbers by seed and global index. Without ``seed``: the next of ``manual_seed``'s stream."""
-    chosen = _next_seed() if seed is None else seed
+    chosen = next_seed() if seed is None else seed
 
     def make(runs: tuple[Runs, ...], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return generate.normal(runs, shape, chosen, dtype)
@@ -150,7 +150,8 @@ def manual_seed(seed: int) -> None:
 _stream: list[Any] = [0, count(1)]
 
 
-def _next_seed() -> int:
+def next_seed() -> int:
+    """The next seed of ``manual_seed``'s stream, which is the same on every rank."""
     return int(_stream[0] + next(_stream[1]))
 
 

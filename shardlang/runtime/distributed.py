@@ -97,7 +97,7 @@ class ReadyPlan:
 
     def _prepare(self, index: int) -> Prepared:
         try:
-            return prepare(self.plan.steps[index], self.team, self.rank)
+            return prepare(self.plan.steps[index], self.team, self.rank, self.plan.itemsize)
         except RuntimeError as error:
             raise faults.lost(self, index, error) from error
 

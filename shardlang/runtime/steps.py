@@ -23,6 +23,8 @@ from shardlang.runtime.groups import Group, Team, group_of
 from shardlang.runtime.moves import Moves, Piece, moves
 from shardlang.runtime.reduce import combine, identity, scaled
 
+_LARGE = 1 << 17
+"""Bytes of a piece from which on gloo had better send each by itself than in one buffer (measured on loopback)."""
 State = Any
 """What a started step keeps until it is finished."""
 
@@ -37,8 +39,11 @@ class Prepared(Protocol):
     def finish(self, state: State) -> torch.Tensor: ...
 
 
-def prepare(step: Step, team: Team, rank: int) -> Prepared:
-    """Makes a step ready for the mesh's ``rank``. Makes the process group that it needs, if there is none yet."""
+def prepare(step: Step, team: Team, rank: int, itemsize: int) -> Prepared:
+    """Makes a step ready for the mesh's ``rank``. Makes the process group that it needs, if there is none yet.
+
+    ``itemsize`` (bytes of an element) decides how pieces are sent, so all ranks must give the same.
+    """
     if step.kind in FREE:
         return _Local(step, _local(step, rank))
     todo = moves(step, rank)
@@ -46,6 +51,8 @@ def prepare(step: Step, team: Team, rank: int) -> Prepared:
     order = [m for _, m in sorted((team.physical(m), m) for m in todo.members)]
     if step.kind == "all_reduce":
         return _AllReduce(step, group)
+    if group.backend == "gloo" and step.source.block_numel() * itemsize >= group.size * _LARGE:
+        return _Direct(step, group, rank, order, todo)
     if step.kind == "all_gather" and todo.even and len(todo.receives) == group.size:
         return _AllGather(step, group, rank, order, todo)
     if step.kind == "reduce_scatter" and todo.even and group.backend == "nccl" and _each_whole(step, rank, todo):
@@ -268,6 +275,73 @@ class _Pieces:
         if not parts:
             return got.new_empty(self._shape)
         return combine([parts[key] for key in sorted(parts)], self._op, divide=self._divide)
+
+
+class _Direct:
+    """Any step, each piece by itself: straight from the old block and into the new one where both are contiguous."""
+
+    def __init__(self, step: Step, group: Group, rank: int, order: list[int], todo: Moves) -> None:
+        self.step, self._group, self._index = step, group, order.index(rank)
+        self._label = Label(step.kind, step.axes)
+        self._shape = step.target.local_shape(rank) if rank in step.target.mesh.ranks else (0,)
+        self._sources = _sources(step, rank, order, todo.sends)
+        self._places = _places(step, rank, order, todo.receives)
+        self._parts = {order.index(p.peer): p.part for p in todo.receives}
+        self._reduced = bool(todo.reduced)
+        self._op, self._divide = _operation(step) if self._reduced else ("sum", 1)
+        # In ring order, so that not all ranks send to the same one at once.
+        self._ring = [(self._index + k) % group.size for k in range(1, group.size)]
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        block = block.contiguous()
+        result = _result(block, self._shape, None if self._reduced else out)
+        receives, sends = [], []
+        for i in self._ring[::-1]:
+            place = self._places[i]
+            if place is not None and place.numel:
+                straight = place.leading is not None and not self._reduced
+                receives.append((i, _stretch(result, place) if straight else block.new_empty(place.numel)))
+        for i in self._ring:
+            source = self._sources[i]
+            if source is not None and source.numel:
+                sends.append((i, _stretch(block, source) if source.leading is not None else _packed(block, [source])))
+        works = collectives.exchange(self._group, self._label, sends, receives)
+        own, kept = self._sources[self._index], self._places[self._index]
+        mine = None if own is None else read(block, own)
+        if mine is not None and kept is not None and not self._reduced:
+            write(result, kept, mine)
+        return works, receives, sends, result, mine
+
+    def finish(self, state: State) -> torch.Tensor:
+        works, receives, _, result, mine = state
+        arrived: dict[int, torch.Tensor] = {} if mine is None else {self._index: mine}
+        for work, (i, piece) in zip(works, receives, strict=False):
+            work.wait()
+            place = self._places[i]
+            assert place is not None
+            if self._reduced:
+                arrived[i] = piece
+            elif place.leading is None:
+                write(result, place, piece)
+        for work in works[len(receives) :]:
+            work.wait()
+        if not self._reduced or not self._places:
+            answer: torch.Tensor = result
+            return answer
+        parts: dict[tuple[int, ...], torch.Tensor] = {}
+        for i, part in self._parts.items():
+            place = self._places[i]
+            assert place is not None
+            if place.everything:
+                parts[part] = arrived[i].view(self._shape)
+            else:
+                write(parts.setdefault(part, torch.empty_like(result)), place, arrived[i])
+        return combine([parts[key] for key in sorted(parts)], self._op, divide=self._divide) if parts else result
+
+
+def _stretch(tensor: torch.Tensor, selection: Selection) -> torch.Tensor:
+    assert selection.leading is not None
+    return tensor.view(-1)[slice(*selection.leading)]
 
 
 def _operation(step: Step) -> tuple[ReduceOp, int]:

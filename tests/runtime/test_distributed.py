@@ -52,7 +52,7 @@ def classics(shape: tuple[int, ...]) -> list[Plan]:
     ]
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (5, 3), (1, 7), (0, 4), (64, 48)])
+@pytest.mark.parametrize("shape", [(8, 8), (5, 3), (1, 7), (0, 4), (64, 48), (1040, 516), (1037, 521)])
 def test_every_kind_of_step_gives_what_the_simulator_gives(world: World, shape: tuple[int, ...]) -> None:
     plans = classics(shape)
     check_against_simulator(world, plans, [value_of(shape) for _ in plans])
