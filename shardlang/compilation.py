@@ -22,8 +22,6 @@ from shardlang.check.model import ModelLayouts, check_model
 from shardlang.check.sizes import Sizes
 from shardlang.check.transition import bind_change, open_names, unify_change
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_calls, sl06_models
-from shardlang.plan.plan import Plan
-from shardlang.plan.search import plan_transition
 from shardlang.source import Source, Span
 from shardlang.syntax import tree
 from shardlang.syntax.decode import decode
@@ -33,6 +31,8 @@ from shardlang.syntax.reading import read_bytes
 if TYPE_CHECKING:
     from torch import nn
 
+    from shardlang.plan.plan import Plan
+    from shardlang.report.lock import Lock
     from shardlang.runtime.step_plan import StepPlan
 
 ARTEFACT_VERSION = 1
@@ -169,7 +169,11 @@ class Compilation:
 
         said = self._said_steps()
         if name in said:
-            return StepPlan.from_json(said[name])
+            try:
+                return StepPlan.from_json(said[name])
+            except (AttributeError, KeyError, TypeError):
+                reason = f"its step of `{name}` is no plan"
+                raise ShardlangError(sl02_names.malformed_artefact(self.source.name, reason)) from None
         fault = self.untrainable(name)
         if fault is not None:
             raise ShardlangError(fault)
@@ -188,11 +192,16 @@ class Compilation:
         return {name: str(mesh) for name, mesh in self.program.meshes.items()}
 
     def steps_json(self) -> dict[str, Any]:
-        """The plan of a training step of each model that has one: a whole mesh, and a module that ``run`` can train."""
+        """The plan of a training step of each model that has one."""
+        return {name: plan.to_json() for name, plan in self._planned_steps().items()}
+
+    def _planned_steps(self) -> dict[str, StepPlan]:
+        """The plan of a training step of each model with a whole mesh and a module that ``run`` can train."""
         return {
-            name: self.step_plan(name).to_json()
+            name: self.step_plan(name)
             for name in self.layouts
-            if name in self.references
+            if self.checkpoint is None
+            and name in self.references
             and not any(a.open for a in self.program.models[name].mesh.axes)
             and self.untrainable(name) is None
         }
@@ -200,6 +209,8 @@ class Compilation:
     @cached_property
     def plans(self) -> dict[str, Plan]:
         """The plan of each ``reshard`` all of whose sizes are known."""
+        from shardlang.plan.search import plan_transition
+
         plans: dict[str, Plan] = {}
         errors: list[Diagnostic] = []
         for name, declared in self.program.reshards.items():
@@ -250,6 +261,17 @@ class Compilation:
             if not facts.shapes_known
         )
 
+    @cached_property
+    def lock(self) -> Lock:
+        """What the file comes down to: layouts, calls, memory and plans, and the collectives of a step where they are
+        known."""
+        from shardlang.report.lock import make_lock
+
+        sent: dict[str, list[tuple[str, tuple[str, ...], int, int]]] = {}
+        for name, plan in self._planned_steps().items():
+            sent[name] = [(t.kind, t.axes, t.count, t.bytes) for t in plan.collectives]
+        return make_lock(self.program, self.layouts, self.plans, self.open_sizes, sent)
+
     def plans_json(self) -> dict[str, Any]:
         """Each ``reshard`` with its plan, or with the sizes that are open until it meets a tensor."""
         return {
@@ -287,6 +309,19 @@ def load(
     SL0223 for a JSON that is no artefact of this version.
     """
     name, data = read_bytes(path)
+    return from_bytes(name, data, sets=sets, nproc=nproc, model=model, checkpoint=checkpoint)
+
+
+def from_bytes(
+    name: str,
+    data: bytes,
+    *,
+    sets: Mapping[str, int] = {},
+    nproc: int | None = None,
+    model: str | None = None,
+    checkpoint: str | None = None,
+) -> Compilation:
+    """As ``load``, of bytes that are read already; diagnostics call them ``name``."""
     if not data.lstrip().startswith(b"{"):
         return Compilation(decode(name, data), dict(sets), nproc, model, checkpoint)
     said = _artefact(name, data)

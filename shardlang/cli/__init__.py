@@ -12,10 +12,12 @@ import click
 import shardlang
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module, one line of help); the module has a click command `command`
     "check": ("shardlang.cli.check", "report every fault of files, and of the models they are for"),
     "run": ("shardlang.cli.run", "train or reshard on real ranks, beside the plan and one device"),
     "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
-    # name: (module, one line of help); the module has a click command `command`
+    "lock": ("shardlang.cli.lock", "write what a file comes down to, as text for reviews"),
+    "diff": ("shardlang.cli.diff", "say what a change of a file means"),
     "fmt": ("shardlang.cli.fmt", "write files in the one way that the language has"),
     "import": ("shardlang.cli.import_", "write another notation's layouts as a .shard file"),
     "lsp": ("shardlang.cli.lsp", "serve editors: diagnostics, hover, definitions, completion, fixes"),

@@ -8,44 +8,26 @@ from pathlib import Path
 
 import click
 
-from shardlang import compilation
-from shardlang.cli.options import model_option, nproc_option, set_option
+from shardlang.cli.session import Given, session_options
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.diagnostics.formats import FORMATS, Format, show
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE..")
-@model_option
-@click.option("--checkpoint", metavar="FILE", help="A safetensors file or index whose tensors are the parameters.")
-@click.option("--no-model", is_flag=True, help="Look at no model: no torch, no import of your code.")
-@nproc_option
-@set_option
+@session_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Make the edits that are surely right, in place.")
-def command(
-    files: tuple[str, ...],
-    model: str | None,
-    checkpoint: str | None,
-    no_model: bool,
-    nproc: int | None,
-    sets: dict[str, int],
-    form: Format,
-    fix: bool,
-) -> None:
+def command(files: tuple[str, ...], form: Format, fix: bool, given: Given) -> None:
     """Report every fault of FILES (`-` is standard input), and of the models that they are for.
 
     Exit 0: no error; 1: errors; 2: wrong usage.
     """
-    if no_model and (model or checkpoint):
-        raise click.UsageError("--no-model excludes --model and --checkpoint")
-    if model and checkpoint:
-        raise click.UsageError("--model excludes --checkpoint")
     if fix and "-" in files:
         raise click.UsageError("--fix edits files in place, and standard input is none")
     found: list[Diagnostic] = []
     for file in files:
-        found += _check(file, sets, nproc, model, checkpoint, models=not no_model, fix=fix)
+        found += _check(file, given, fix=fix)
     failed = any(d.severity == "error" for d in found)
     if form == "text":
         if found:
@@ -58,21 +40,11 @@ def command(
     sys.exit(1 if failed else 0)
 
 
-def _check(
-    file: str,
-    sets: dict[str, int],
-    nproc: int | None,
-    model: str | None,
-    checkpoint: str | None,
-    *,
-    models: bool,
-    fix: bool,
-) -> tuple[Diagnostic, ...]:
+def _check(file: str, given: Given, *, fix: bool) -> tuple[Diagnostic, ...]:
     """The diagnostics of one file, after its fixes where they are asked for."""
     for _ in range(8):
         try:
-            session = compilation.load(file, sets=sets, nproc=nproc, model=model, checkpoint=checkpoint)
-            session = session if models else session.without_models()
+            session = given.load(file)
         except ShardlangError as error:
             return error.diagnostics
         found = session.diagnose()

@@ -63,3 +63,23 @@ def impossible_peak(span: Span, peak: float) -> Diagnostic:
         label="less than the ends themselves",
         helps=("write `peak <= 1.0x`, which every plan keeps by default",),
     )
+
+
+@message("SL0654", "a lock that its file no longer agrees with")
+def lock_out_of_date(file: str, lock: str, differences: Sequence[str]) -> Diagnostic:
+    shown = list(differences[:12])
+    if len(differences) > len(shown):
+        shown.append(f"and {len(differences) - len(shown)} more differences")
+    return Diagnostic(
+        f"`{file}` no longer comes down to what `{lock}` says",
+        notes=tuple(shown),
+        helps=(f"if that is meant: `shardlang lock {file} -o {lock}`",),
+    )
+
+
+@message("SL0655", "a lock that cannot be read")
+def unreadable_lock(lock: str, line: int, reason: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{lock}` is no lock that this shardlang reads: line {line}: {reason}",
+        helps=("write it again: `shardlang lock FILE -o LOCK`",),
+    )

@@ -7,22 +7,23 @@ from pathlib import Path
 
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names
 from shardlang.source import Source
-from shardlang.syntax.decode import MAX_BYTES, decode
+from shardlang.syntax.decode import decode
 
 STDIN = "<stdin>"
+READ_LIMIT = 1 << 26
+"""Bytes: no product of ours that is read back comes near; a text of the language is held to 1 MiB when decoded."""
 
 
 def read_bytes(path: str) -> tuple[str, bytes]:
     """The name that diagnostics show and the bytes of a file; ``-`` is standard input.
 
-    At most 1 MiB and one byte is read, so that whoever decodes it sees that it is too large. Raises SL0221 where
-    there is no such file or it cannot be read.
+    At most 64 MiB and one byte are read. Raises SL0221 where there is no such file or it cannot be read.
     """
     if path == "-":
-        return STDIN, sys.stdin.buffer.read(MAX_BYTES + 1)
+        return STDIN, sys.stdin.buffer.read(READ_LIMIT + 1)
     try:
         with Path(path).open("rb") as file:
-            return path, file.read(MAX_BYTES + 1)
+            return path, file.read(READ_LIMIT + 1)
     except (OSError, ValueError) as error:
         raise ShardlangError(_unreadable(path, error)) from None
 
