@@ -34,10 +34,10 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
                 aligned = aligned and size[p] == size[q]
     late = target[1]
     reduced = x[1] & ~costs.question.kept
-    cut = costs.mask(target)
+    cut = costs.mask_of(target[0])
     total = costs.numel * costs.element
     if not aligned:
-        missing = max(total // product(cut) - total // product(costs.mask(x)), 0)
+        missing = max(total // product(cut) - total // product(costs.mask_of(x[0])), 0)
         return missing * costs.rate[-1], missing
     ranks = product(costs.all_atoms)
     time = crossed = known = 0

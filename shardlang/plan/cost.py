@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from shardlang.plan.problem import SHIFT, Question, State, primes
+from shardlang.plan.problem import SHIFT, Question, Slots, State, primes
 from shardlang.plan.steps import Kind
 
 Edge = tuple[int, Kind, int, int, int]
@@ -29,12 +29,37 @@ def log2(n: int) -> int:
     return sum(round(math.log2(p) * (1 << SHIFT)) for p in primes(n))
 
 
+class _Products(dict[int, int]):
+    """The number of coordinates on the atoms of a mask, computed when first asked for."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__({0: 1})
+        self.sizes = sizes
+
+    def __missing__(self, mask: int) -> int:
+        low = mask & -mask
+        found = self[mask] = self.sizes[low.bit_length() - 1] * self[mask ^ low]
+        return found
+
+
+class _Masks(dict[Slots, int]):
+    """The atoms that cut any slot."""
+
+    def __missing__(self, slots: Slots) -> int:
+        mask = 0
+        for atoms in slots:
+            for a in atoms:
+                mask |= 1 << a
+        self[slots] = mask
+        return mask
+
+
 class Costs:
     """The tables of one question, and the prices of its steps."""
 
     __slots__ = (
-        "all_atoms", "by_bytes", "class_masks", "classes", "element", "extents", "latency", "limit", "numel",
-        "order", "products", "question", "rate", "size", "slower", "through",
+        "all_atoms", "by_bytes", "class_masks", "classes", "element", "extents", "latency", "limit", "mask_of", "numel",
+        "order", "product", "question", "rate", "size", "slower", "through",
     )  # fmt: skip
 
     def __init__(self, question: Question) -> None:
@@ -61,27 +86,14 @@ class Costs:
         """For each class the atoms of it and of slower ones."""
         self.slower = (0, *self.through[:-1])
         self.all_atoms = through
-        self.products: dict[int, int] = {0: 1}
-
-    def product(self, mask: int) -> int:
+        self.product = _Products(question.sizes).__getitem__
         """The number of coordinates on the atoms of a mask."""
-        found = self.products.get(mask)
-        if found is None:
-            low = mask & -mask
-            found = self.products[mask] = self.size[low.bit_length() - 1] * self.product(mask ^ low)
-        return found
-
-    def mask(self, state: State) -> int:
+        self.mask_of = _Masks().__getitem__
         """The atoms that cut any slot."""
-        mask = 0
-        for atoms in state[0]:
-            for a in atoms:
-                mask |= 1 << a
-        return mask
 
     def block(self, state: State) -> int:
         """Bytes of a block."""
-        return self.numel * self.element // self.product(self.mask(state))
+        return self.numel * self.element // self.product(self.mask_of(state[0]))
 
     def edge(self, kind: Kind, received: int, sent: int, time: int) -> Edge:
         tie = _COLLECTIVE + _AWKWARD.get(kind, 0)
@@ -104,6 +116,8 @@ class Costs:
 
 def between(costs: Costs, x: State, y: State) -> Edge | None:
     """The cheapest single step from one state to another; ``None`` where no single step leads there under the cap."""
+    if y[1] & ~x[1]:
+        return None
     came, left, swapped, aligned = 0, 0, [], True
     moved = 0
     size = costs.size
@@ -127,13 +141,11 @@ def between(costs: Costs, x: State, y: State) -> Edge | None:
                 even = even and size[p] == size[q]
         aligned = aligned and (even or len(a) == 0 or len(b) == 0)
     reduced = x[1] & ~y[1]
-    if y[1] & ~x[1]:
-        return None
     if not swapped:
         if not left and not reduced:
-            return (0, "slice", 0, 0, 0) if not came & costs.mask(x) else _exchange(costs, x, y, came, left, swapped)
+            return _FREE
         if not reduced:
-            if not came and not left & costs.mask(y):
+            if not came:
                 return _gather(costs, costs.block(x), left)
             if came == left:
                 return _all_to_all(costs, costs.block(x), left)
@@ -146,7 +158,10 @@ def between(costs: Costs, x: State, y: State) -> Edge | None:
         return _misaligned(costs, x, y)
     if not left and not came and not reduced:
         return _permute(costs, costs.block(x), swapped)
-    return _exchange(costs, x, y, came, left, swapped)
+    return _exchange(costs, x[1], y[1], moved, came, left, swapped)
+
+
+_FREE: Edge = (0, "slice", 0, 0, 0)
 
 
 def _gather(costs: Costs, block: int, group: int) -> Edge:
@@ -204,27 +219,29 @@ def _permute(costs: Costs, block: int, swapped: list[tuple[int, int]]) -> Edge:
     return costs.edge("permute", block, block, time)
 
 
-def _exchange(costs: Costs, x: State, y: State, came: int, left: int, swapped: list[tuple[int, int]]) -> Edge | None:
+def _exchange(
+    costs: Costs, owed: int, stays: int, same: int, came: int, left: int, swapped: list[tuple[int, int]]
+) -> Edge | None:
     """Every rank receives what it lacks, from the nearest holders, who share the demands evenly (``exchange``).
 
-    ``came`` and ``left`` are the atoms that cut a free digit in one state only; ``swapped`` are the digits that one
-    atom cuts before and another after. Elements are counted with their pending parts.
+    ``owed`` atoms are pending before and ``stays`` of them after; ``same`` atoms cut what they cut; ``came`` and
+    ``left`` cut a free digit in one state only; ``swapped`` are the digits that one atom cuts before and another
+    after. Elements are counted with their pending parts.
     """
     product = costs.product
-    cut_x, cut_y = costs.mask(x) | x[1], costs.mask(y) | y[1]
-    left |= x[1] & ~y[1]
-    total = costs.numel * costs.element * product(x[1])
-    wanted = total // product(cut_y)
-    piece = total // product(cut_x | came) if not came & cut_x else total // (product(cut_x) * product(came))
     from_atoms = to_atoms = 0
     for a, b in swapped:
         from_atoms |= 1 << a
         to_atoms |= 1 << b
+    cut_x, cut_y = same | left | from_atoms | owed, same | came | to_atoms | stays
+    left |= owed & ~stays
+    total = costs.numel * costs.element * product(owed)
+    wanted = total // product(cut_y)
+    piece = total // (product(cut_x) * product(came))
     free = costs.all_atoms & ~cut_y
     whole = costs.all_atoms & ~cut_x
-    got = wanted
-    """What the worst rank still lacks after what it can find among ranks that agree on slower atoms."""
     missing = wanted
+    """What the worst rank still lacks after what it can find among ranks that agree on slower atoms."""
     blocks = product(left)
     received = sent = time = 0
     for c in costs.order:
@@ -249,7 +266,7 @@ def _exchange(costs: Costs, x: State, y: State, came: int, left: int, swapped: l
         received += here
         sent += leaving
         time += costs.latency[c] * log2(1 + max(sources, served)) + max(here, leaving) * costs.rate[c]
-    if costs.limit is not None and received > max(costs.limit, got) and x[1] & ~y[1]:
+    if costs.limit is not None and owed & ~stays and received > max(costs.limit, wanted):
         return None
     return costs.edge("exchange", received, sent, time)
 

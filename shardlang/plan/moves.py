@@ -48,7 +48,7 @@ def fits(costs: Costs, x: State) -> bool:
 
 def whole(costs: Costs, x: State) -> int:
     """The atoms on which the value is whole."""
-    return costs.all_atoms & ~costs.mask(x) & ~x[1]
+    return costs.all_atoms & ~costs.mask_of(x[0]) & ~x[1]
 
 
 def _places(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int) -> Iterator[tuple[tuple[int, ...], ...]]:

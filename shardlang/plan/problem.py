@@ -141,6 +141,15 @@ def problem(source: Layout, target: Layout, itemsize: int, limit: int | None, by
         return None
     frozen_size = itemsize
     same_mesh = source.mesh == target.mesh
+    locked = {
+        source.mesh.parent(n) or n
+        for x, a, b in zip(source.dims, source.canonical(), target.canonical(), strict=True)
+        if a.flat or b.flat
+        for n in x.axes()
+    }
+    for name in locked:
+        low = source.mesh.stride(name)
+        atoms = tuple(a for a in atoms if not low <= a.stride < low * source.mesh.axis(name).size)
     spans = {(m.first_rank, m.axes): _spans(m, atoms) for m in (source.mesh, target.mesh)}
     left, right = spans[source.mesh.first_rank, source.mesh.axes], spans[target.mesh.first_rank, target.mesh.axes]
     extents: list[int] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from attrs import evolve
+
 from shardlang.diagnostics import ShardlangError, sl04_plans
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
@@ -12,6 +14,7 @@ from shardlang.plan.astar import EXHAUSTIVE, Answer, solve, solve_exhaustively
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs
 from shardlang.plan.direct import plan_directly
+from shardlang.plan.fuse import fused, spread, unfused
 from shardlang.plan.plan import WAIVER, Plan
 from shardlang.plan.problem import SHIFT, Problem, merged, problem
 from shardlang.plan.render import steps_of
@@ -35,10 +38,10 @@ def plan_transition(
     asked = problem(source, target, itemsize, limit, objective == "bytes")
     if asked is None:
         return plan_directly(source, target, dtype, objective, cap, limit)
-    asked, answer = _solved(asked)
-    steps = steps_of(asked, source, target, answer.path)
     question = asked.question
     _, missing = bound(Costs(question), question.source, question.target)
+    asked, answer = _solved(asked)
+    steps = steps_of(asked, source, target, answer.path)
     floor = answer.bound if question.by_bytes else answer.bound >> SHIFT
     received = sum(s.bytes_received for s in steps)
     sent = sum(s.bytes_sent for s in steps)
@@ -47,8 +50,18 @@ def plan_transition(
 
 def _solved(asked: Problem) -> tuple[Problem, Answer]:
     """The best of the search among stations and, for a few atoms, the one over every layout."""
+    if len(asked.atoms) > EXHAUSTIVE:
+        small, made = fused(asked)
+        if len(made) < len(asked.atoms):
+            spelled, answer = _searched(small)
+            path = tuple((spread(state, made), edge) for state, edge in answer.path)
+            return unfused(spelled, made, asked), evolve(answer, path=path)
+    return _searched(asked)
+
+
+def _searched(asked: Problem) -> tuple[Problem, Answer]:
     answer = solve(asked.question)
-    if len(asked.atoms) > EXHAUSTIVE or not answer.path:
+    if len(asked.question.sizes) > EXHAUSTIVE or not answer.path:
         return asked, answer
     costs = Costs(asked.question)
     floor = costs.weigh(*bound(costs, asked.question.source, asked.question.target))

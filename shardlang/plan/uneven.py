@@ -25,7 +25,7 @@ LOOPED = 4096
 
 def price(costs: Costs, x: State, y: State) -> Edge:
     """The price of an exchange between two states, by way of layouts with one axis an atom and one dim a slot."""
-    used = costs.mask(x) | costs.mask(y) | x[1]
+    used = costs.mask_of(x[0]) | costs.mask_of(y[0]) | x[1]
     links = [Link(str(c), 1, 0) for c in costs.order]
     axes = tuple(
         Axis(f"a{i}", n, evolve(links[costs.classes[i]], bandwidth=costs.classes[i] + 1))
