@@ -62,7 +62,7 @@ def retire_group(group: Any) -> None:
 
     A group made by ``new_group(use_local_synchronization=True)`` is named after its ranks; a later one of the same
     ranks would meet the first one's addresses in the store. ``new_group`` passes over names that are in use
-    (``_world.pg_names``), so the name stays there under a stand-in. Seen in torch 2.11 to 2.13.
+    (``_world.pg_names``), so the name stays there, of a ``_Retired``. Seen in torch 2.11 to 2.13.
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _world
@@ -70,8 +70,15 @@ def retire_group(group: Any) -> None:
     name = _world.pg_names.get(group)
     dist.destroy_process_group(group)
     if name is not None:
-        stand_in: Any = object()
-        _world.pg_names[stand_in] = name
+        retired: Any = _Retired()
+        _world.pg_names[retired] = name
+
+
+class _Retired:
+    """Keeps a name taken; ``destroy_process_group`` of the default group shuts down whatever has one."""
+
+    def shutdown(self) -> None:
+        """There is nothing left to shut down."""
 
 
 def is_stale(mesh: Any) -> bool:
