@@ -143,3 +143,20 @@ def stored_in_part(key: str, held: int, due: int) -> Diagnostic:
         notes=("it was saved by something that lost the others; nothing was loaded",),
         helps=("go back to an earlier checkpoint",),
     )
+
+
+@message("SL0765", "a conversion that would lose digits")
+def narrowing(key: str, found: str, due: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{key}` is stored as {found}, and the model has {due}, which cannot hold all of its values",
+        notes=("a conversion that loses nothing, as from bf16 to f32, is made; nothing was loaded",),
+        helps=("pass `convert=True` to round it", f"or make the model in {found}"),
+    )
+
+
+@message("SL0766", "a dtype that does not pass through safetensors files")
+def no_such_dtype(key: str, dtype: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{key}` is {dtype}, which either safetensors files or specs have no name for",
+        helps=("convert it, or save a checkpoint with `sl.save`, which holds every dtype",),
+    )

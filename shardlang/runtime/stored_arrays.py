@@ -6,11 +6,14 @@ container), and an item that ``torch.save`` made, which is read whole.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import math
+import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -93,6 +96,36 @@ def path_errors(path: Path) -> Iterator[None]:
         raise ShardlangError(sl07_state.no_checkpoint(str(path), why)) from error
 
 
+def write_box(handle: int, offset: int, shape: tuple[int, ...], box: Box, values: torch.Tensor) -> int:
+    """Writes the elements of a box of a row-major array at a byte offset of an open file; returns their bytes.
+
+    ``values`` are on the CPU and contiguous, in the box's shape. Others may write other boxes at the same time.
+    """
+    if not values.numel():
+        return 0
+    size = values.element_size()
+    last = len(shape)
+    stretch = 1
+    while last:
+        last -= 1
+        extent = box[last][1] - box[last][0]
+        stretch *= extent
+        if extent != shape[last]:
+            break
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    tail = sum(box[d][0] * strides[d] for d in range(last, len(shape)))
+    held = memoryview((ctypes.c_char * values.nbytes).from_address(values.data_ptr())).cast("B")
+    at = 0
+    for outer in product(*(range(*box[d]) for d in range(last))):
+        place = offset + (tail + sum(i * s for i, s in zip(outer, strides, strict=False))) * size
+        pending = held[at : at + stretch * size]
+        while pending:
+            written = os.pwrite(handle, pending, place)
+            place, pending = place + written, pending[written:]
+        at += stretch * size
+    return values.nbytes
+
+
 def check_length(path: Path, due: int) -> None:
     """Raises SL0755 where a file is missing or shorter than what was written to it."""
     size = path.stat().st_size if path.is_file() else None
@@ -146,4 +179,4 @@ class _Window(io.RawIOBase):
         return found
 
 
-__all__ = ["Reader", "StoredArray", "check_length", "path_errors", "raw_part"]
+__all__ = ["Reader", "StoredArray", "check_length", "path_errors", "raw_part", "write_box"]

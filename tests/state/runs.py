@@ -228,3 +228,21 @@ def disagreeing_run(folder: str, axes: str) -> tuple[str, ...]:
     if dist.get_rank() == 3:
         del state.blocks["model.big.weight"]
     return _codes(lambda: sl.save(state, folder))
+
+
+def export_run(folder: str, axes: str, limit: int) -> tuple[int, int]:
+    """Writes the weights to safetensors; returns the bytes of control traffic and those of this rank's blocks."""
+    net, layouts = placed(axes)
+    state = state_dict(net, layouts=layouts)
+    fill(state)
+    with Traffic() as traffic:
+        sl.save_safetensors(state, folder, file_limit=limit)
+    return sum(n for _, n in traffic.seen), sum(b.local.nbytes for b in state.blocks.values())
+
+
+def import_run(folder: str, axes: str) -> list[str]:
+    """Reads them into a new model; the keys that are wrong."""
+    net, layouts = placed(axes)
+    state = state_dict(net, layouts=layouts)
+    sl.load_safetensors(state, folder)
+    return differing(state)
