@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from shardlang import compilation
+from shardlang.check import Scope
+from shardlang.check.meshes import check_axes
 from shardlang.check.program import Fn, Model, Program
+from shardlang.check.transition import transition
 from shardlang.compilation import Compilation
 from shardlang.diagnostics import ShardlangError, sl02_names
 from shardlang.mesh import Mesh
+from shardlang.plan.plan import Plan
+from shardlang.plan.search import plan_transition
+from shardlang.plan.steps import Objective
 from shardlang.source import Source
 from shardlang.syntax import tree
 from shardlang.syntax.decode import check_text
+from shardlang.syntax.parse import parse_axes, parse_change
 
 if TYPE_CHECKING:
     import torch
@@ -117,12 +124,49 @@ class LoadedProgram:
             raise ShardlangError(sl02_names.no_such_name("model", name, list(models), self.compilation.source.name))
         return models[name]
 
+    def fn(self, function: Callable[..., Any] | None = None, *, auto: bool = False) -> Any:
+        """Compiles a Python function by the signature that the file's ``fn`` of the same name declares.
+
+        As a decorator, with or without ``auto=True`` (see ``sl.sharded``). Raises SL0224 where there is no such ``fn``.
+        """
+        from shardlang.runtime.sharded import ShardedFunction
+
+        def decorate(body: Callable[..., Any]) -> ShardedFunction:
+            declared = self.declared_fn(getattr(body, "__name__", ""))
+            assert declared.mesh is not None
+            scope = Scope(declared.mesh, self._program.lets)
+            return ShardedFunction(body, declared, scope, None, auto)
+
+        return decorate if function is None else decorate(function)
+
     def declared_fn(self, name: str) -> Fn:
         """The signature of a declared ``fn``. Raises SL0224."""
         fns = self._program.fns
         if name not in fns:
             raise ShardlangError(sl02_names.no_such_name("fn", name, list(fns), self.compilation.source.name))
         return fns[name]
+
+
+def plan(
+    change: str,
+    mesh: str | Mesh | LoadedMesh,
+    *,
+    objective: Objective = "time",
+    cap: float | None = 1.0,
+    sizes: Mapping[str, int] = {},
+) -> Plan:
+    """The steps of a transition ``"f32[8192/a/b 8192] => [8192 8192/a/b]"``; imports no torch, starts no process.
+
+    ``mesh`` is a declaration's right side (``"a:2 * b:4"``) or a mesh of a loaded file; ``sizes`` gives named dims a
+    size. ``objective`` is what is made least; ``cap`` bounds the largest array, in units of the larger end (``None``
+    lifts it). Raises ShardlangError with all that is wrong in either text.
+    """
+    if isinstance(mesh, str):
+        declared = Mesh("mesh", check_axes(parse_axes(Source("<mesh>", mesh))))
+    else:
+        declared = mesh.mesh if isinstance(mesh, LoadedMesh) else mesh
+    asked = transition(parse_change(Source("<transition>", change)), declared, sizes)
+    return plan_transition(asked.source, asked.target, asked.dtype, objective=objective, cap=cap)
 
 
 def load(path: str | os.PathLike[str], *, nproc: int | None = None, sets: Mapping[str, int] = {}) -> LoadedProgram:

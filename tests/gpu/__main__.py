@@ -4,7 +4,7 @@ It prints a table and writes it as JSON: what held, what did not, and the figure
 ``--device cpu`` it takes the same road over gloo, so that the script itself is known to work before a GPU is lent.
 
 1. every collective that the executor issues, on a real group of one rank, in every dtype;
-2. ``shardlang run`` of the demo's model on a mesh of one rank: loss and norm beside one device, memory beside the forecast;
+2. ``shardlang run`` of the demo's model on a mesh of one rank: loss beside one device, memory beside the forecast;
 3. the arrays of a plan: ``live_peak_bytes`` beside the allocator's peak (a fake process group of four ranks allocates
    what a real one does; its values mean nothing and are not looked at);
 4. host time of a compiled function beside the same written by hand, on tensors too small for kernels to matter.
@@ -43,9 +43,8 @@ Row = dict[str, Any]
 
 def one_rank(device: str) -> list[Row]:
     """Each collective moves a block onto itself: the values must be the block's, to the bit, in every dtype."""
-    port_file = tempfile.NamedTemporaryFile()
     backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{port_file.name}", rank=0, world_size=1)
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     rows = []
     try:
         group = group_of((0,), device)
@@ -121,7 +120,7 @@ def staging(device: str) -> list[Row]:
 
 
 def host_time(device: str) -> list[Row]:
-    """An MLP of two layers, split by columns and rows over four ranks: compiled, by hand, and by hand against itself."""
+    """An MLP of two layers, split over four ranks: compiled, by hand, and by hand against itself."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     try:
         mesh = init_device_mesh(device, (4,), mesh_dim_names=("tp",))
