@@ -1,0 +1,111 @@
+"""``shardlang plan``: one transition, planned and priced."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from shardlang.check.meshes import check_axes, check_links
+from shardlang.check.transition import transition as resolve
+from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.mesh import Link, Mesh
+from shardlang.plan.plan import Plan
+from shardlang.plan.search import plan_transition
+from shardlang.plan.steps import Objective
+from shardlang.source import Source
+from shardlang.syntax import tree
+from shardlang.syntax.parse import parse, parse_axes, parse_change
+
+
+def _cap(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    if value == "none":
+        return None
+    try:
+        return float(value.removesuffix("x"))
+    except ValueError:
+        raise click.BadParameter(f"`{value}` is neither a number nor `none`", ctx, param) from None
+
+
+@click.command()
+@click.argument("transition", metavar="'A => B'")
+@click.option("--mesh", required=True, metavar="AXES", help="The mesh, such as 'a:2 * b:4@ib'.")
+@click.option("--to", "to_mesh", metavar="AXES", help="The mesh of B, where it is another ('a:8 ranks 4..11').")
+@click.option("--link", "links", multiple=True, metavar="DECL", help="A link, such as 'ib = 50 GB/s, 12 us'.")
+@click.option("--objective", type=click.Choice(["time", "bytes"]), default="time", show_default=True)
+@click.option(
+    "--cap", callback=_cap, default="1.0", show_default=True, help="Largest array over the larger end; `none`."
+)
+@click.option("--compare", is_flag=True, help="Show what DTensor's two planners would do (imports torch).")
+@click.option("--verify", is_flag=True, help="Check the plan's certificate, by code that shares none with the planner.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(
+    transition: str,
+    mesh: str,
+    to_mesh: str | None,
+    links: tuple[str, ...],
+    objective: Objective,
+    cap: float | None,
+    compare: bool,
+    verify: bool,
+    form: str,
+) -> None:
+    """Plan the way from one layout to another: steps, bytes, time, memory, certificate.
+
+    Exit 0: planned (and verified); 1: a fault of the transition, or a plan that its checker refuses; 2: wrong usage.
+    """
+    declared = _links(links)
+    source = _mesh("--mesh", mesh, declared)
+    change = parse_change(Source("<argument>", transition))
+    found = resolve(change, source)
+    target = found.target
+    if to_mesh is not None:
+        after = tree.Change(change.target, change.target, change.span)
+        target = resolve(after, _mesh("--to", to_mesh, declared)).target
+    plan = plan_transition(found.source, target, found.dtype, objective=objective, cap=cap)
+    faults = _faults(plan) if verify else None
+    if form == "json":
+        click.echo(json.dumps(plan.to_json(), indent=2))
+    else:
+        from shardlang.report.plan import plan_text
+
+        click.echo(plan_text(plan))
+    if compare:
+        from shardlang.report.compare import compared
+
+        click.echo(compared(plan), err=form == "json")
+    if faults is not None:
+        for fault in faults:
+            click.echo(f"refused: {fault}", err=True)
+        if not faults:
+            click.echo("certificate checked: every step, block, byte and bound", err=form == "json")
+        sys.exit(1 if faults else 0)
+
+
+def _links(declared: tuple[str, ...]) -> dict[str, Link]:
+    """The links of ``--link``. Raises ShardlangError."""
+    errors: list[Diagnostic] = []
+    files = [parse(Source("<--link>", t if t.split()[:1] == ["link"] else f"link {t}")) for t in declared]
+    links = check_links([d for file in files for d in file.decls if isinstance(d, tree.Link)], errors)
+    if errors:
+        raise ShardlangError(errors)
+    return links
+
+
+def _mesh(option: str, text: str, links: dict[str, Link]) -> Mesh:
+    """``a:2 * b:4@ib``, and ``ranks 4..11`` after it for ranks that do not start at 0."""
+    axes, _, ranks = text.partition(" ranks ")
+    first, dots, last = (t.strip() for t in ranks.partition(".."))
+    if ranks and not (first.isdecimal() and dots and last.isdecimal()):
+        raise click.BadParameter(f"`{ranks.strip()}` is no range of ranks such as 4..11", param_hint=option)
+    mesh = Mesh("mesh", check_axes(parse_axes(Source(f"<{option}>", axes)), links=links), first_rank=int(first or 0))
+    if ranks and int(last) != mesh.ranks[-1]:
+        raise click.BadParameter(f"`{axes}` has {mesh.size} ranks, not those of {ranks.strip()}", param_hint=option)
+    return mesh
+
+
+def _faults(plan: Plan) -> tuple[str, ...]:
+    from shardlang.plan.certificate import faults
+
+    return faults(plan)
