@@ -38,6 +38,7 @@ _HOMES = {
     "check_rule": "shardlang.runtime.user_rules",
     "local_map": "shardlang.runtime.user_rules",
     "sharded": "shardlang.runtime.sharded",
+    "transfer": "shardlang.runtime.transfer",
     "zeros": "shardlang.runtime.create",
 }
 

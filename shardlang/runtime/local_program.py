@@ -11,7 +11,8 @@ from torch import fx, nn
 from shardlang.plan.plan import Plan
 from shardlang.runtime.distributed import ReadyPlan, ready
 from shardlang.runtime.groups import Team
-from shardlang.trace.program import LocalProgram, Move, move, rank_value
+from shardlang.runtime.lockstep import drawn
+from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_value
 
 
 class _Carried(torch.autograd.Function):
@@ -47,17 +48,36 @@ class MoveModule(nn.Module):
         return ready(plan, self.team) if plan is not None and plan.steps else None
 
 
+class DrawModule(nn.Module):
+    """A dropout mask of a local program: this rank's block, by seed and global index."""
+
+    def __init__(self, made: Draw, rank: int, number: int, team: Team) -> None:
+        super().__init__()
+        self.made, self.rank, self.number, self.team = made, rank, number, team
+
+    def forward(self, seed: int) -> torch.Tensor:
+        """The mask of one call."""
+        return drawn(self.made, self.rank, seed + self.number).to(self.team.device)
+
+
 def module_for(program: LocalProgram, rank: int, team: Team) -> fx.GraphModule:
     """The program of the mesh's ``rank`` as a module: local blocks of the arguments in, those of the results out."""
     root = nn.Module()
     graph = fx.Graph()
     known: dict[fx.Node, Any] = {}
+    seed: fx.Node | None = None
     for node in program.graph.nodes:
+        if program.draws and seed is None and node.op != "placeholder":
+            seed = graph.placeholder("seed")
         if node.target is move:
             name = f"move_{node.args[1]}"
             if not hasattr(root, name):
                 root.add_module(name, MoveModule(program.moves[node.args[1]], team))
             known[node] = graph.call_module(name, (known[node.args[0]],))
+        elif node.target is draw:
+            number = node.args[0]
+            root.add_module(f"draw_{number}", DrawModule(program.draws[number], rank, number, team))
+            known[node] = graph.call_module(f"draw_{number}", (seed,))
         elif node.target is rank_value:
             known[node] = program.rank_values[node.args[0]](rank)
         elif node.op == "get_attr":

@@ -14,8 +14,17 @@ from torch import fx
 
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan
+from shardlang.runtime import generate
 from shardlang.runtime.simulate import run_plan
-from shardlang.trace.program import LocalProgram, Move, move, rank_value
+from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_value
+
+
+def drawn(made: Draw, rank: int, seed: int) -> torch.Tensor:
+    """A rank's block of a dropout mask."""
+    layout = made.layout
+    numbers = generate.uniform(layout.runs(rank), layout.shape, seed, torch.float32)
+    return (numbers.reshape(layout.local_shape(rank)) >= made.p).to(made.dtype) / (1 - made.p)
+
 
 Blocks = dict[int, torch.Tensor]
 
@@ -40,8 +49,8 @@ def _carry(plan: Plan | None, ranks: list[int], blocks: Sequence[torch.Tensor]) 
     return tuple(moved[r].clone() for r in ranks)
 
 
-def run(program: LocalProgram, mesh: Mesh, arguments: Sequence[Blocks]) -> list[Blocks]:
-    """The results' blocks of every rank, from those of the arguments."""
+def run(program: LocalProgram, mesh: Mesh, arguments: Sequence[Blocks], seed: int = 0) -> list[Blocks]:
+    """The results' blocks of every rank, from those of the arguments. ``seed`` is that of dropout."""
     ranks = list(mesh.ranks)
     known: dict[fx.Node, dict[int, Any]] = {}
     feed = iter(arguments)
@@ -57,6 +66,9 @@ def run(program: LocalProgram, mesh: Mesh, arguments: Sequence[Blocks]) -> list[
             blocks = known[node.args[0]]
             moved = _Move.apply(made, ranks, *[blocks[r] for r in ranks])  # type: ignore[no-untyped-call]  # torch leaves apply untyped
             known[node] = dict(zip(ranks, moved, strict=True))
+        elif node.target is draw:
+            made_by = program.draws[node.args[0]]
+            known[node] = {r: drawn(made_by, r, seed + node.args[0]) for r in ranks}
         elif node.target is rank_value:
             known[node] = {r: program.rank_values[node.args[0]](r) for r in ranks}
         elif node.target is torch._C._set_grad_enabled:

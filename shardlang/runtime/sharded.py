@@ -26,6 +26,7 @@ from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
 from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
+from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.local_program import module_for
@@ -35,7 +36,6 @@ from shardlang.trace.capture import Mark, TensorType, Trace, capture
 from shardlang.trace.compile import Argument, lower
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.program import LocalProgram
-
 
 Tensor = torch.Tensor | ShardTensor
 
@@ -84,10 +84,12 @@ class ShardedFunction:
             found = self._compiled[key] = self._compile(tensors, others)
         self._last = found.program
         assert found.run is not None
-        local = [
+        local: list[Any] = [
             t.to_local(grad_placements=g) if isinstance(t, DTensor) else t.block if isinstance(t, ShardTensor) else t
             for t, g in zip(tensors, found.gradients, strict=True)
         ]
+        if found.program.draws:
+            local.append(next_seed())
         made = list(found.run(*local))
         if found.results is not None:
             made = [self._wrapped(m, *r) for m, r in zip(made, found.results, strict=True)]

@@ -21,7 +21,7 @@ from shardlang.trace.call import Call, TensorArg, operator_name
 from shardlang.trace.capture import Site
 from shardlang.trace.fit import Candidate, Fit, candidates, fit
 from shardlang.trace.pieces import State, layout_of, normal, state_of
-from shardlang.trace.program import Move, Reason, move, rank_value
+from shardlang.trace.program import Draw, Move, Reason, move, rank_value
 from shardlang.trace.rule import Rule
 from shardlang.trace.rules import find, names
 from shardlang.trace.values import Value, dtype_name
@@ -29,7 +29,7 @@ from shardlang.trace.values import Value, dtype_name
 NO_GRADIENT = frozenset({"aten.detach", "aten.detach_copy", "aten.lift_fresh_copy"})
 RANDOM = names(
     "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform multinomial "
-    "native_dropout alpha_dropout feature_dropout rrelu exponential dropout"
+    "native_dropout alpha_dropout feature_dropout rrelu exponential"
 )
 """Operators that draw from a generator of the process, whose state may differ between ranks."""
 
@@ -45,6 +45,9 @@ class Builder:
     moves: list[Move] = field(factory=list)
     rank_values: list[Callable[[int], Any]] = field(factory=list)
     constants: dict[str, torch.Tensor] = field(factory=dict)
+    draws: list[Draw] = field(factory=list)
+    inlining: list[Any] = field(factory=list)
+    """Operators that are being taken apart: one that is made of itself has no parts."""
     site: Site | None = None
     gradients: bool = True
     rewrite: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any] = field(kw_only=True)

@@ -112,6 +112,7 @@ def lower(
         trace.results,
         tuple(a.type.dtype for a in arguments),
         tuple(v.dtype for v in final),
+        tuple(builder.draws),
     )
 
 

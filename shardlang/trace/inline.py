@@ -18,7 +18,7 @@ def decomposition(builder: Builder, op: Any, args: Any, kwargs: Any) -> Any:
     from shardlang.trace.propagate import walk
     from shardlang.trace.values import Value
 
-    if not is_composite(op):
+    if not is_composite(op) or op in builder.inlining:
         return None
     given, structure = pytree.tree_flatten((args, kwargs))
     values = [a for a in given if isinstance(a, Value)]
@@ -31,4 +31,8 @@ def decomposition(builder: Builder, op: Any, args: Any, kwargs: Any) -> Any:
 
     with builder.fake:
         module = trace_graph(parts, [v.fake for v in values], lambda node: None)
-    return walk(builder, module, values, keep_site=True)
+    builder.inlining.append(op)
+    try:
+        return walk(builder, module, values, keep_site=True)
+    finally:
+        builder.inlining.pop()

@@ -42,11 +42,25 @@ def rank_value(index: int) -> Any:
     raise RuntimeError("a rank's value is given by whoever runs the local program")
 
 
+@frozen
+class Draw:
+    """A dropout mask for a rank's block of ``layout``: zero with probability ``p``, else ``1 / (1 - p)``."""
+
+    layout: Layout
+    p: float
+    dtype: torch.dtype
+
+
+def draw(index: int) -> torch.Tensor:
+    """Stands in a local graph for mask ``index`` of the program, drawn by seed and global index."""
+    raise RuntimeError("a mask is drawn by whoever runs the local program")
+
+
 @frozen(eq=False)
 class LocalProgram:
     """What each rank runs. ``graph`` takes the local block of each argument and returns those of the results.
 
-    Its nodes call operators, ``move`` and ``rank_value``; ``constants`` are the tensors of its ``get_attr`` nodes.
+    Its nodes call operators, ``move``, ``rank_value`` and ``draw``; ``constants`` are what its ``get_attr`` nodes name.
     ``rank_values[i](rank)`` is a literal for a rank. ``gradients`` are the layouts of the arguments' gradients.
     """
 
@@ -62,3 +76,4 @@ class LocalProgram:
     structure: pytree.TreeSpec
     dtypes: tuple[torch.dtype, ...]
     result_dtypes: tuple[torch.dtype, ...]
+    draws: tuple[Draw, ...] = ()

@@ -44,7 +44,7 @@ def feed_forward(x, w1, w2, w3):
 def llama(
     tokens, targets, table, n1, wq, wk, wv, wo, n2, w1, w2, w3, n3, head, reshard=lambda x, spec: x, stay="", use=""
 ):
-    """One layer between an embedding and a loss. ``stay`` is the layout of the residual, ``use`` that of its readers."""
+    """One layer between embedding and loss. ``stay`` is the layout of the residual, ``use`` that of its readers."""
     x = reshard(F.embedding(tokens, table), stay)
     h = reshard(F.rms_norm(x, (x.shape[-1],), n1, 1e-5), use)
     x = x + reshard(attention(h, wq, wk, wv, wo, heads=4, kv=2), stay)

@@ -74,7 +74,7 @@ def test_dtensors_bring_their_layout_and_get_gradients_in_it(world: World) -> No
 def llama_step(stay: str) -> list[bool]:
     from shardlang.trace.capture import mark, tracing
 
-    names = "tokens targets table n1 wq wk wv wo n2 w1 w2 w3 n3 head".split()
+    names = ["tokens", "targets", "table", "n1", "wq", "wk", "wv", "wo", "n2", "w1", "w2", "w3", "n3", "head"]
     signature = ", ".join(f"{n}: {s}" for n, s in zip(names, networks.LLAMA, strict=True))
 
     @sharded(f"({signature}) -> []", MESH)
