@@ -13,7 +13,8 @@ every rank's own traceback, ends the processes (by their ids) and starts a new w
 test costs its neighbours a second and nothing else. ``run(..., expect_death=True)`` gives ``Lost`` for a rank that
 died or was late and ``Raised`` for one that raised, instead of raising. Ranks are forked from one process with torch
 imported (about 0.3 s a world). The store of the process group lives in the test's own process, as it does under
-torchrun, so that it outlives any rank. For other sizes: ``with World(6) as world``.
+torchrun, so that it outlives any rank. For other sizes: ``with World(6) as world``. In a body, take device meshes from
+``torch_mesh``.
 """
 
 from __future__ import annotations
@@ -141,6 +142,20 @@ class World:
                     self._processes[rank].join(1)
                     results[rank] = Lost(rank, f"died with exit code {self._processes[rank].exitcode}")
         return [results[rank] for rank in range(self.size)]
+
+
+def torch_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """For bodies: a ``DeviceMesh``, one a rank and shape. Each new one makes gloo groups, whose threads never end."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    key = (dist.group.WORLD, sizes, names)
+    if key not in _meshes:
+        _meshes[key] = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    return _meshes[key]
+
+
+_meshes: dict[Any, Any] = {}
 
 
 def _packed(value: Any) -> bytes:

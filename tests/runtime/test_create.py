@@ -6,15 +6,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import shardlang as sl
-from tests.world import World
+from tests.world import World, torch_mesh
 
 
 def three_ways() -> tuple[Any, ...]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    mesh = torch_mesh((2, 2), ("a", "b"))
     rank = dist.get_rank()
     value = torch.arange(40).view(8, 5)
     whole = sl.distribute(value, "[n/a d/~b]", mesh)
@@ -58,7 +57,7 @@ def test_a_program_makes_tensors_from_its_constants(world: World) -> None:
 
 
 def random_numbers(spec: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    mesh = torch_mesh((2, 2), ("a", "b"))
     return (
         sl.randn(spec, mesh, seed=seed, sizes={"n": 6, "d": 5}).full_tensor(),
         sl.rand(spec, mesh, seed=seed, sizes={"n": 6, "d": 5}).full_tensor(),
@@ -78,7 +77,7 @@ def test_one_seed_gives_one_tensor_on_any_mesh(world: World) -> None:
 
 def uneven_blocks(rows: list[int]) -> Any:
     """case 2: chunks of 2, 2, 1, 0 rows, the global shape not given"""
-    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("a",))
+    mesh = torch_mesh((4,), ("a",))
     try:
         x = sl.from_local(torch.ones(rows[dist.get_rank()], 10), "[n/~a d]", mesh)
     except sl.ShardlangError as error:
@@ -97,7 +96,7 @@ def test_blocks_that_make_no_tensor_are_one_diagnostic_on_all_ranks(world: World
 
 
 def refusals() -> list[str]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    mesh = torch_mesh((2, 2), ("a", "b"))
     codes = []
     attempts: list[Any] = [
         lambda: sl.zeros("[n d]", mesh, sizes={"n": 2}),
@@ -122,7 +121,7 @@ def test_faults_have_codes(world: World) -> None:
 
 
 def copies(spoil: bool) -> Any:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    mesh = torch_mesh((2, 2), ("a", "b"))
     value = torch.arange(8.0)
     if spoil and dist.get_rank() == 3:
         value[7] = 0

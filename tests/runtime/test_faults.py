@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 import shardlang as sl
 from shardlang.runtime import groups
-from tests.world import Lost, Raised, World
+from tests.world import Lost, Raised, World, torch_mesh
 
 
 def disagree(kind: str) -> Any:
-    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    mesh = torch_mesh((4,), ("tp",))
     odd = dist.get_rank() == 2
     x = torch.ones(2, 8, dtype=torch.float64 if odd and kind == "dtype" else torch.float32)
     if odd and kind == "shape":
@@ -41,7 +40,7 @@ def test_ranks_that_differ_get_one_diagnostic_that_names_both_sides(world: World
 
 
 def misfit() -> Any:
-    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    mesh = torch_mesh((4,), ("tp",))
     rows = 1 if dist.get_rank() == 3 else 2
     try:
         sl.reshard(torch.ones(rows, 5), "[n d]", mesh, source="[n/tp d]", shape=(8, 5))
@@ -57,8 +56,8 @@ def test_a_block_of_the_wrong_size_is_told_on_all_ranks(world: World) -> None:
 
 def break_down(how: str) -> Any:
     """Rank 2 fails between two reshards (or never comes); the others are to say so."""
-    os.environ["SHARDLANG_TIMEOUT"] = "4"
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    os.environ["SHARDLANG_TIMEOUT"] = "3"
+    mesh = torch_mesh((2, 2), ("a", "b"))
     x = sl.distribute(torch.arange(1 << 20).view(1024, 1024), "[n/a/b d]", mesh)
     sl.reshard(x, "[n d/a/b]")
     start = time.monotonic()
@@ -90,7 +89,7 @@ def test_a_rank_that_is_lost_is_named_with_the_step(how: str) -> None:
 
 
 def leak() -> tuple[int, int, bool]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    mesh = torch_mesh((2, 2), ("a", "b"))
     value = torch.arange(64.0).view(8, 8)
     x = sl.distribute(value, "[n/a d/b]", mesh)
     groups.release()

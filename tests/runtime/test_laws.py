@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import shardlang as sl
@@ -20,7 +19,7 @@ from shardlang.mesh import Axis, Mesh
 from shardlang.plan.search import plan_transition
 from shardlang.runtime import distributed, simulate
 from tests.runtime.transitions import same, value_of
-from tests.world import World
+from tests.world import World, torch_mesh
 
 SHAPES = [(8, 8), (5, 3), (1, 7), (0, 4), (8,), (3,)]
 OPS = ["sum", "avg", "max", "min"]
@@ -104,10 +103,9 @@ def test_all_transitions_are_right_or_refused_with_a_code(world: World) -> None:
 
 def run_gradients(some: list[Case]) -> list[Any]:
     """On a rank: the transitions whose gradient is not that of one device, or wrong in value."""
-    meshes: dict[tuple[int, ...], DeviceMesh] = {}
     wrong = []
     for sizes, shape, a, b in some:
-        mesh = meshes.setdefault(sizes, init_device_mesh("cpu", sizes, mesh_dim_names=tuple("ab"[: len(sizes)])))
+        mesh = torch_mesh(sizes, tuple("ab"[: len(sizes)]))
         value, weight = value_of(shape), value_of(shape).flip(0) + 2
         source, target = layout_at(mesh_of(mesh), shape, a), layout_at(mesh_of(mesh), shape, b)
         block = simulate.shard(value, source, seed=2)[dist.get_rank()]

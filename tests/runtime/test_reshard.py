@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import shardlang as sl
-from tests.world import World
+from tests.world import World, torch_mesh
 
 CLASSICS = {
     "all_gather": ([Shard(0)], "[n d]", [Replicate()]),
@@ -23,11 +23,11 @@ CLASSICS = {
 
 
 def square() -> Any:
-    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    return torch_mesh((2, 2), ("a", "b"))
 
 
 def classic() -> list[str]:
-    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    mesh = torch_mesh((4,), ("tp",))
     value = torch.arange(96.0).view(8, 12)
     wrong = []
     for name, (placements, spec, expected) in CLASSICS.items():
@@ -184,9 +184,7 @@ def refusals() -> list[str]:
         lambda: sl.local(x.detach().requires_grad_()),
         lambda: sl.reshard(torch.ones(3, 2), "[n d]", mesh, source="[n/~a d]", shape=(4, 2)),
         lambda: sl.reshard(x, "[(2 n/a) d]").to_dtensor(),
-        lambda: sl.reshard(
-            DTensor.from_local(torch.ones(3), mesh, [_StridedShard(0, split_factor=3), Shard(0)]), "[n]"
-        ),
+        lambda: sl.reshard(odd, "[n]"),
         lambda: sl.reshard(x, "[n d/a]", mesh["a"]),
         lambda: sl.loads("mesh pod = dp:8").mesh("pod").device_mesh("cpu"),
     ):
