@@ -115,9 +115,9 @@ def unopened(span: Span, opener: Span | None) -> Diagnostic:
 
 
 @message("SL0109", "unexpected text")
-def unexpected(span: Span, expected: Iterable[str], keywords: Iterable[str]) -> Diagnostic:
+def unexpected(span: Span, expected: Iterable[str], keywords: Iterable[str], instead: str | None = None) -> Diagnostic:
     near = _near(span.text.lower(), keywords)
-    helps = (f"did you mean `{near}`?",) if near else ()
+    helps = (f"write `{instead}`",) if instead else (f"did you mean `{near}`?",) if near else ()
     return Diagnostic(f"expected {_or(expected)}, found {_shown(span.text)}", span, helps=helps)
 
 
@@ -195,8 +195,8 @@ def stray_character(span: Span, instead: str | None) -> Diagnostic:
         f"{shown} has no meaning here",
         span,
         notes=() if character.isascii() else ("names are made of the letters a to z, digits and `_`",),
-        helps=(f"write `{instead}`",) if instead else (),
-        fix=Fix(span, instead) if instead else None,
+        helps=(f"write `{instead}`",) if instead else ("remove it",) if instead == "" else (),
+        fix=Fix(span, instead) if instead is not None else None,
     )
 
 
@@ -348,4 +348,26 @@ def colon_for_equals(span: Span) -> Diagnostic:
         notes=("`let`, `link`, `mesh` and `split` give a name its meaning with `=`",),
         helps=("write `=`",),
         fix=Fix(span, "="),
+    )
+
+
+@message("SL0135", "comma between axes")
+def comma_between_axes(span: Span, sign: str) -> Diagnostic:
+    where = "the axes of a mesh are" if sign == "*" else "several axes on one dim, or in one group, are"
+    return Diagnostic(
+        "a comma stands between axes",
+        span,
+        notes=(f"{where} joined by `{sign}`",),
+        helps=(f"write `{sign}`",),
+        fix=Fix(span, " *" if sign == "*" else sign),
+    )
+
+
+@message("SL0136", "spec without square brackets")
+def spec_without_brackets(span: Span) -> Diagnostic:
+    return Diagnostic(
+        "a spec stands in square brackets",
+        span,
+        notes=("the dims of a tensor are written `[batch/dp seq d]`, after its dtype where there is one",),
+        helps=("write `[` and `]` around the dims",),
     )

@@ -24,6 +24,8 @@ _FOREIGN = {
 }
 _INSTEAD = {"→": "->", "⇒": "=>", "×": "*", "∗": "*", "·": "*", "≤": "<=", "\u00a0": " ", "…": "...", "–": "-"}
 _ALPHABET = re.compile(r"[A-Za-z0-9_ \t\r\n=>,.:*@/()\[\]{}+~?!;<#-]")
+_ARGUMENT = re.compile(r",\s*[A-Za-z_]\w*\s*:|:\s*(\w*\s*\[|whole\b)")
+"""What follows a spec in a signature, where its bracket was forgotten: the next argument, from its comma or colon."""
 _KEYWORD_LINE = r"^[ \t]*({})[ \t]+[A-Za-z0-9_*{{\[]"
 
 
@@ -32,11 +34,14 @@ def explain(place: Place) -> tuple[Diagnostic, int]:
     for find in _FINDERS:
         diagnostic = find(place)
         if diagnostic is not None:
-            resume = place.at
-            if diagnostic.code == "SL0107" and diagnostic.labels:
-                resume = diagnostic.labels[0].span.start
-            return diagnostic, resume
+            return diagnostic, _resume(place, diagnostic)
     return _plain(place), place.at
+
+
+def _resume(place: Place, diagnostic: Diagnostic) -> int:
+    """Where a bracket should have closed, or the fault itself, which may be before the place where it was noticed."""
+    span = diagnostic.labels[0].span if diagnostic.code == "SL0107" else diagnostic.span
+    return min(span.start, place.at) if span is not None else place.at
 
 
 def _keyword_inside(place: Place) -> Diagnostic | None:
@@ -71,9 +76,9 @@ def _unclosed(place: Place) -> Diagnostic | None:
         return None
     if not place.word:
         return sl01_syntax.unclosed(place.span, opener)
-    if (opener.text in "([" and place.word in ("=>", "->")) or (opener.text == "[" and place.word in (":", "{")):
+    if (opener.text in "([" and place.word in ("=>", "->")) or (opener.text == "[" and place.word == "{"):
         return sl01_syntax.unclosed(place.span, opener)
-    if opener.text == "[" and re.compile(r",\s*[A-Za-z_]\w*\s*:").match(place.source.text, place.at):
+    if opener.text == "[" and _ARGUMENT.match(place.source.text, place.at):
         return sl01_syntax.unclosed(place.span, opener)
     return None
 
@@ -123,6 +128,29 @@ def _in_spec(place: Place) -> Diagnostic | None:
         end = len(place.before)
         return sl01_syntax.misplaced_rest(place.source.span(end - 3, end), "is cut")
     return None
+
+
+def _axes(place: Place) -> Diagnostic | None:
+    """A comma after an axis, where another sign joins it to the next."""
+    if place.word == "," and not place.in_spec:
+        for sign in "/*":
+            if place.accepts(sign):
+                return sl01_syntax.comma_between_axes(place.span, sign)
+    return None
+
+
+def _bare_spec(place: Place) -> Diagnostic | None:
+    """Dims without their brackets: after a name, which was taken for a dtype, or at once."""
+    previous = place.previous
+    if place.accepts("[") and "WHOLE" in place.accepted and (place.word == "(" or place.word[:1].isdigit()):
+        return sl01_syntax.spec_without_brackets(place.span)
+    if place.accepted != {"LSQB"} or previous is None or previous.type != "NAME" or not place.word:
+        return None
+    start = previous.start_pos or 0
+    line = place.source.text[place.source.text.rfind("\n", 0, start) + 1 : start]
+    if previous in (*DECLARATIONS, *ITEMS) and not line.strip():
+        return sl01_syntax.unexpected(place.source.span(start, start + len(previous)), ["a spec"], ())
+    return sl01_syntax.spec_without_brackets(place.source.span(start, place.span.end))
 
 
 def _equals(place: Place) -> Diagnostic | None:
@@ -234,8 +262,8 @@ def _keyword(place: Place) -> Diagnostic | None:
 def _stray(place: Place) -> Diagnostic | None:
     if place.word and not _ALPHABET.match(place.word):
         return sl01_syntax.stray_character(place.span, _INSTEAD.get(place.word))
-    if place.word == "-" or place.word == ";":
-        return sl01_syntax.stray_character(place.span, None)
+    if place.word in ("-", ";"):
+        return sl01_syntax.stray_character(place.span, "" if place.word == ";" else None)
     return None
 
 
@@ -244,7 +272,8 @@ def _plain(place: Place) -> Diagnostic:
     if not place.word:
         return sl01_syntax.ended(place.span, expected)
     keywords = [name.lower() for name in place.accepted if name not in signs() and name.isalpha()]
-    return sl01_syntax.unexpected(place.span, expected, keywords)
+    instead = {"sum": "+", "mean": "avg"}.get(place.word) if "AVG" in place.accepted else None
+    return sl01_syntax.unexpected(place.span, expected, keywords, instead)
 
 
 _WORDS = {
@@ -291,11 +320,13 @@ _FINDERS: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _foreign,
     _quote,
     _in_spec,
+    _axes,
     _equals,
     _arrow,
     _quantity,
     _number,
     _path,
     _keyword,
+    _bare_spec,
     _stray,
 )
