@@ -18,7 +18,7 @@ from shardlang.check import Program, check
 from shardlang.check.budget import budget_faults, forbidden
 from shardlang.check.checkpoint import checkpoint_facts
 from shardlang.check.facts import Facts
-from shardlang.check.model import ModelLayouts, check_model
+from shardlang.check.model import ModelLayouts, check_model, transfer_faults
 from shardlang.check.sizes import Sizes
 from shardlang.check.transition import bind_change, open_names, unify_change
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_calls, sl06_models
@@ -79,6 +79,11 @@ class Compilation:
                 found[name] = (self.model, None)
             elif model.reference is not None:
                 found[name] = (model.reference, model.reference_span)
+        for transfer in self.program.transfers:
+            # A transfer moves the same weights: what one side does not say of its model, the other does.
+            for one, other in ((transfer.source, transfer.target), (transfer.target, transfer.source)):
+                if one in found and other not in found:
+                    found[other] = found[one]
         return found
 
     def build(self, name: str, *, device: str = "meta") -> nn.Module:
@@ -125,6 +130,9 @@ class Compilation:
         for budget in self.program.budgets:
             if budget.model in layouts:
                 errors += budget_faults(budget, layouts[budget.model])
+        for transfer in self.program.transfers:
+            if transfer.source in layouts and transfer.target in layouts:
+                errors += transfer_faults(transfer, layouts[transfer.source], layouts[transfer.target])
         if errors:
             raise ShardlangError(errors)
         return layouts
@@ -178,7 +186,7 @@ class Compilation:
         if fault is not None:
             raise ShardlangError(fault)
         home: Any = import_module_of(*self.references[name])
-        return plan_step(self.layouts[name], self.build(name), home.batch, home.loss)
+        return plan_step(self.layouts[name], lambda: self.build(name, device="cpu"), home.batch, home.loss)
 
     def _said_steps(self) -> Mapping[str, Any]:
         """The plans of training steps of the artefact, where nothing has changed since that they depend on."""

@@ -11,7 +11,7 @@ from shardlang.check.bind import Operand, layout_of, unify
 from shardlang.check.facts import Facts, Tensor
 from shardlang.check.groups import FsdpGroup, fsdp_groups, group_faults
 from shardlang.check.patterns import NameIndex
-from shardlang.check.program import CallLine, Model, ParamLine, PathPattern
+from shardlang.check.program import CallLine, Model, ParamLine, PathPattern, Transfer
 from shardlang.check.sizes import Sizes
 from shardlang.check.static import static_faults
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl06_models
@@ -227,3 +227,13 @@ def _tied_faults(parameters: Mapping[str, ParameterLayout], tied: Iterable[Seque
                     sl06_models.tied_layouts(other.line.spec.span, other.name, first.name, first.line.spec.span)
                 )
     return faults
+
+
+def transfer_faults(transfer: Transfer, source: ModelLayouts, target: ModelLayouts) -> list[Diagnostic]:
+    """SL0617 where the two models of a transfer have not the same parameters, of the same shapes."""
+    ours, theirs = source.parameters, target.parameters
+    missing = [n for n in ours if n not in theirs] + [n for n in theirs if n not in ours]
+    reshaped = [n for n in ours if n in theirs and ours[n].shape != theirs[n].shape]
+    if not missing and not reshaped:
+        return []
+    return [sl06_models.transfer_differs(transfer.span, transfer.source, transfer.target, missing, reshaped)]

@@ -169,3 +169,18 @@ def checkpoint_without_shards(span: Span, path: str, tensors: int) -> Diagnostic
         severity="warning",
         notes=("an index has the names of tensors; their shapes stand in the headers of the files that it names",),
     )
+
+
+@message("SL0617", "a transfer between models with different parameters")
+def transfer_differs(
+    span: Span, source: str, target: str, missing: Sequence[str], reshaped: Sequence[str]
+) -> Diagnostic:
+    notes = [f"in one of them only: {quoted(missing, 5)}"] if missing else []
+    if reshaped:
+        notes.append(f"of another shape: {quoted(reshaped, 5)}")
+    return Diagnostic(
+        f"models `{source}` and `{target}` have not the same parameters",
+        span,
+        label="a transfer moves the same weights",
+        notes=tuple(notes),
+    )

@@ -290,3 +290,36 @@ def test_without_a_look_at_models_the_text_is_still_checked() -> None:
     result = run("-", "--no-model", stdin=BAD)
     assert result.exit_code == 1
     assert "SL0203" in result.stderr
+
+
+TRANSFER = """mesh m = dp:2 * tp:2
+model train from net:build on m {
+  param up.weight   : [f/tp d]
+  param down.weight : [d f/tp]
+}
+model serve on m {
+  param up.weight   : [f/tp d]
+  param otherwise   : whole
+}
+transfer train => serve
+"""
+
+
+def test_a_model_without_from_takes_that_of_the_other_side_of_a_transfer(folder: Path) -> None:
+    (folder / "net.py").write_text(NET)
+    (folder / "m.shard").write_text(TRANSFER)
+    assert run("m.shard").exit_code == 0
+    (folder / "m.shard").write_text(
+        TRANSFER.replace("param up.weight   : [f/tp d]\n  param o", "param x : whole\n  param o")
+    )
+    assert codes(run("m.shard", "--format", "json")) == ["SL0601"]
+
+
+def test_the_models_of_a_transfer_have_the_same_parameters(folder: Path) -> None:
+    (folder / "net.py").write_text(
+        NET + "\ndef narrow():\n    net = Net()\n    net.up = torch.nn.Linear(4, 2)\n    return net\n"
+    )
+    (folder / "m.shard").write_text(TRANSFER.replace("model serve on", "model serve from net:narrow on"))
+    (found,) = json.loads(run("m.shard", "--format", "json").stdout)
+    assert found["code"] == "SL0617"
+    assert found["notes"] == ["in one of them only: `up.bias`", "of another shape: `up.weight`"]
