@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module, one line of help); the module has a click command `command`
     "check": ("shardlang.cli.check", "report every fault of files, and of the models they are for"),
     "run": ("shardlang.cli.run", "train or reshard on real ranks, beside the plan and one device"),
+    "verify": ("shardlang.cli.verify", "hold every fn and reshard of a file to one device, all ranks simulated"),
     "plan": ("shardlang.cli.plan", "plan one transition: steps, bytes, time, memory, certificate"),
     "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
     "lock": ("shardlang.cli.lock", "write what a file comes down to, as text for reviews"),

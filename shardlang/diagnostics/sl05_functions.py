@@ -295,3 +295,30 @@ def not_called_yet(function: str) -> Diagnostic:
         notes=("a program is made for the shapes and layouts of a call",),
         helps=(f"call it, or `{function}.program_for(..)` with tensors of the meta device",),
     )
+
+
+@message("SL0524", "the law is broken")
+def law_broken(kind: str, name: str, what: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"`{kind} {name}` does not give what one device gives: {what}",
+        span=span,
+        notes=("layouts never change a value; an operator's rule or a declared gradient is wrong",),
+        helps=("try the rules of your own operators with `sl.check_rule`",),
+    )
+
+
+@message("SL0525", "no Python function for a declared fn")
+def no_function(name: str, module: str, known: Sequence[str], span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"module `{module}` has no function `{name}`",
+        span=span,
+        helps=did_you_mean(name, known),
+    )
+
+
+@message("SL0526", "a module of functions that cannot be imported")
+def no_module(module: str, why: str) -> Diagnostic:
+    return Diagnostic(
+        f"module `{module}` cannot be imported: {why}",
+        helps=("run from the folder that holds it, or set `PYTHONPATH`",),
+    )

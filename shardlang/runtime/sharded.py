@@ -37,6 +37,23 @@ from shardlang.trace.compile import Argument, lower
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.program import LocalProgram
 
+
+@frozen(eq=False)
+class _Placed:
+    """A tensor of which only shape, dtype and layout count."""
+
+    tensor: torch.Tensor
+    layout: Layout
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+
 Tensor = torch.Tensor | ShardTensor
 
 
@@ -109,6 +126,12 @@ class ShardedFunction:
         self._last = self._local_program(tensors, others)
         return self._last
 
+    def program_in(self, layouts: Sequence[Layout], tensors: Sequence[torch.Tensor]) -> LocalProgram:
+        """The local program for arguments that come in given layouts, with results as the signature has them."""
+        handles = [_Placed(t, w) for t, w in zip(tensors, layouts, strict=True)]
+        self._last = self._local_program(handles, ())
+        return self._last
+
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""
         if kwargs or len(args) != len(self._names):
@@ -144,7 +167,7 @@ class ShardedFunction:
             results = tuple((w, placements_of(w), _stride(w.shape)) for w in program.results)
         return _Compiled(program, module_for(program, rank, team), gradients, results)
 
-    def _local_program(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> LocalProgram:
+    def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
         sizes = Sizes()
         operands = [
             Operand(arg.name, arg.spec, tuple(t.shape), self.mesh)
@@ -156,7 +179,7 @@ class ShardedFunction:
             self._argument(arg, t, layout, sizes)
             for arg, t, layout in zip(self.declared.args, tensors, layouts, strict=True)
         ]
-        wrapped = any(isinstance(t, DTensor | ShardTensor) for t in tensors)
+        wrapped = any(isinstance(t, DTensor | ShardTensor | _Placed) for t in tensors)
 
         def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
             declared = self.declared.results
@@ -199,11 +222,11 @@ class ShardedFunction:
             self._traces[key] = capture(self.function, types, call)
         return self._traces[key]
 
-    def _argument(self, arg: Arg, tensor: Tensor, declared: Layout, sizes: Sizes) -> Argument:
+    def _argument(self, arg: Arg, tensor: Tensor | _Placed, declared: Layout, sizes: Sizes) -> Argument:
         shape = tuple(tensor.shape)
         if isinstance(tensor, DTensor):
             layout = layout_of(self.mesh, tensor.placements, shape)
-        elif isinstance(tensor, ShardTensor):
+        elif isinstance(tensor, ShardTensor | _Placed):
             layout = tensor.layout
         else:
             layout = Layout.whole(self.mesh, shape)

@@ -1,0 +1,88 @@
+"""``shardlang verify``: the law, for every ``fn`` and ``reshard`` of a file, all ranks simulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from types import ModuleType
+
+import click
+
+from shardlang.cli.session import Given, session_options
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl05_functions
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@session_options
+@click.option("--functions", metavar="PKG.MOD", help="The module with a Python function for each `fn`, by name.")
+@click.option("--auto", is_flag=True, help="Let the planner insert reshards where operators do not fit.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(file: str, functions: str | None, auto: bool, form: str, given: Given) -> None:
+    """Hold what FILE declares to one device: the same values, the same gradients.
+
+    Free sizes are as small as the splits allow. Models are held by `shardlang run`. Exit 1 where something differs.
+    """
+    program = given.load(file).program
+    from shardlang.runtime.verify import Verdict, verify_fn, verify_reshard
+
+    module = _module(functions)
+    verdicts: list[Verdict] = []
+    faults: list[Diagnostic] = []
+    skipped: list[str] = []
+    for fn in program.fns.values():
+        if module is None:
+            skipped.append(f"fn {fn.name}: give its Python function with --functions")
+            continue
+        function = getattr(module, fn.name, None)
+        try:
+            if not callable(function):
+                known = [n for n in vars(module) if callable(getattr(module, n)) and not n.startswith("_")]
+                raise ShardlangError(sl05_functions.no_function(fn.name, str(functions), known, fn.span))
+            verdicts.append(verify_fn(fn, function, program, auto=auto))
+        except ShardlangError as error:
+            faults += error.diagnostics
+    for reshard in program.reshards.values():
+        try:
+            verdicts.append(verify_reshard(reshard, program))
+        except ShardlangError as error:
+            faults += error.diagnostics
+    skipped += [f"model {name}: held by `shardlang run`" for name in program.models]
+    if form == "json":
+        click.echo(json.dumps({"held": [_json(v) for v in verdicts], "skipped": skipped}, indent=2))
+    else:
+        for verdict in verdicts:
+            click.echo(_line(verdict))
+        for text in skipped:
+            click.echo(f"skipped  {text}")
+    if faults:
+        raise ShardlangError(faults)
+
+
+def _module(name: str | None) -> ModuleType | None:
+    """The module of functions; the working directory comes first on the import path."""
+    if name is None:
+        return None
+    sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ShardlangError(sl05_functions.no_module(name, str(error))) from error
+
+
+def _json(verdict: object) -> dict[str, object]:
+    return {k: getattr(verdict, k) for k in ("kind", "name", "shapes", "collectives", "bytes", "gradients")}
+
+
+def _line(verdict: object) -> str:
+    shown = _json(verdict)
+    shapes = shown["shapes"]
+    assert isinstance(shapes, dict)
+    text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
+    grads = f", {shown['gradients']} gradients" if shown["kind"] == "fn" else ""
+    return (
+        f"held     {shown['kind']} {shown['name']}: {text}{grads}; "
+        f"{shown['collectives']} collectives, {shown['bytes']} bytes"
+    )

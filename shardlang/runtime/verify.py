@@ -1,0 +1,128 @@
+"""The law for what a file declares: each ``fn`` with its Python function, each ``reshard``, all ranks simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from shardlang.check.bind import Operand, bind, bind_all
+from shardlang.check.program import Fn, Program, Reshard, SpecDim, TensorSpec
+from shardlang.check.scope import Scope
+from shardlang.check.sizes import Sizes, evaluate, free_names
+from shardlang.diagnostics import ShardlangError, sl05_functions
+from shardlang.dtypes import DTYPES
+from shardlang.mesh import Mesh
+from shardlang.plan.search import plan_transition
+from shardlang.runtime import simulate
+from shardlang.runtime.law import differences
+from shardlang.runtime.sharded import ShardedFunction
+
+
+@frozen
+class Verdict:
+    """What was held: a declaration, the shapes that it was tried on, and what moves."""
+
+    kind: str
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+    collectives: int
+    bytes: int
+    gradients: int = 0
+    """Gradients compared."""
+
+
+def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, auto: bool = False) -> Verdict:
+    """Runs a function on tensors of the least shapes that its signature allows, split and on one device.
+
+    Floating values are drawn in double precision. Raises ShardlangError: SL0524 where they differ.
+    """
+    assert declared.mesh is not None
+    mesh = declared.mesh
+    sizes = least_sizes([a.spec for a in declared.args if a.spec], mesh, program.lets)
+    draw = torch.Generator().manual_seed(0)
+    tensors = []
+    shapes = {}
+    for arg in declared.args:
+        assert arg.spec is not None
+        shapes[arg.name] = shape_of(arg.spec, sizes, mesh)
+        tensors.append(_tensor(arg.spec.dtype, shapes[arg.name], draw))
+    body = function.function if isinstance(function, ShardedFunction) else function
+    auto = auto or (isinstance(function, ShardedFunction) and function.auto)
+    compiled = ShardedFunction(body, declared, Scope(mesh, program.lets), None, auto)
+    operands = [Operand(a.name, a.spec, shapes[a.name], mesh) for a in declared.args if a.spec]
+    made = compiled.program_in(bind_all(operands, Sizes()), tensors)
+
+    def plain(*values: torch.Tensor) -> Any:
+        return body(**{a.name: v for a, v in zip(declared.args, values, strict=True)})
+
+    found = differences(made, plain, tensors, mesh, tolerance=1e-9)
+    if found:
+        raise ShardlangError(sl05_functions.law_broken("fn", declared.name, str(found[0]), declared.span))
+    plans = [p for m in made.moves for p in (m.forward, m.backward) if p is not None]
+    gradients = sum(t.is_floating_point() for t in tensors)
+    count = sum(p.collectives for p in plans)
+    return Verdict("fn", declared.name, shapes, count, sum(p.bytes_received for p in plans), gradients)
+
+
+def verify_reshard(declared: Reshard, program: Program) -> Verdict:
+    """Carries out the plan on whole numbers and compares every rank's block. Raises ShardlangError: SL0524."""
+    mesh = declared.mesh
+    sizes = least_sizes([declared.source, declared.target], mesh, program.lets)
+    shape = shape_of(declared.source, sizes, mesh)
+    both = Sizes(sizes)
+    source = bind(declared.source, shape, mesh, both, name="the source")
+    target = bind(declared.target, shape, mesh, both, name="the target")
+    plan = plan_transition(source, target, declared.source.dtype or "f32")
+    value = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
+    moved = simulate.run_plan(plan, simulate.shard(value, source, seed=1))
+    if target.owed():
+        right = torch.equal(simulate.assemble(moved, target), value)
+    else:
+        due = simulate.shard(value, target)
+        right = all(torch.equal(moved[r], due[r]) for r in mesh.ranks)
+    if not right:
+        raise ShardlangError(
+            sl05_functions.law_broken("reshard", declared.name, "a rank's block is another one", declared.span)
+        )
+    return Verdict("reshard", declared.name, {"tensor": shape}, plan.collectives, plan.bytes_received)
+
+
+def least_sizes(specs: Iterable[TensorSpec], mesh: Mesh, lets: Mapping[str, int]) -> dict[str, int]:
+    """A size for each free name of the specs: a small number times the ranks of all axes that split where it stands."""
+    axes: dict[str, set[str]] = {}
+    for spec in specs:
+        for dim in spec.dims or ():
+            cuts = [a for f in dim.factors for a in f.cuts] + [c.axis for c in dim.flat]
+            for factor in dim.factors:
+                for name in free_names(factor.size) if factor.size else ():
+                    axes.setdefault(name, set()).update(leaf for a in cuts for leaf in mesh.expand(a))
+    small = iter([2, 3, 4, 5, 6, 8] * (len(axes) // 6 + 1))
+    return {n: next(small) * math.prod(mesh.axis(a).size for a in split) for n, split in axes.items() if n not in lets}
+
+
+def shape_of(spec: TensorSpec, sizes: Mapping[str, int], mesh: Mesh) -> tuple[int, ...]:
+    """The shape that a spec gives at these sizes; ``_`` is twice the ranks that split it and ``...`` nothing."""
+    return tuple(_size(d, sizes, mesh) for d in spec.dims or () if not d.rest)
+
+
+def _size(dim: SpecDim, sizes: Mapping[str, int], mesh: Mesh) -> int:
+    size = 1
+    for factor in dim.factors:
+        value = evaluate(factor.size, sizes) if factor.size is not None else None
+        if value is None:
+            value = 2 * math.prod(mesh.axis(a).size for a in factor.cuts)
+        size *= value
+    return size
+
+
+def _tensor(dtype: str | None, shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:
+    kind = DTYPES[dtype].kind if dtype is not None else "float"
+    if kind == "bool":
+        return torch.randint(0, 2, shape, generator=draw).bool()
+    if kind == "int":
+        return torch.randint(0, 2, shape, generator=draw)
+    return torch.randn(shape, generator=draw, dtype=torch.complex128 if kind == "complex" else torch.float64)
