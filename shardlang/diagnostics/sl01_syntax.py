@@ -27,9 +27,21 @@ def _shown(text: str) -> str:
     return f"`{text}`" if len(text) <= 60 else f"`{text[:60]}..`"
 
 
-def _near(word: str, known: Iterable[str]) -> str | None:
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return near[0] if near else None
+def _near(word: str, known: Iterable[str]) -> list[str]:
+    """The words that may have been meant, the nearest first; one that differs in case only is alone."""
+    known = list(known)
+    if word in known:
+        return [word]
+    return get_close_matches(word, known, n=3, cutoff=0.6)
+
+
+def _meant(near: list[str]) -> tuple[str, ...]:
+    return (f"did you mean `{near[0]}`?",) if near else ()
+
+
+def _sure(span: Span, near: list[str]) -> Fix | None:
+    """The edit to the word that was meant, where no other is near."""
+    return Fix(span, near[0]) if len(near) == 1 else None
 
 
 # Texts
@@ -117,7 +129,7 @@ def unopened(span: Span, opener: Span | None) -> Diagnostic:
 @message("SL0109", "unexpected text")
 def unexpected(span: Span, expected: Iterable[str], keywords: Iterable[str], instead: str | None = None) -> Diagnostic:
     near = _near(span.text.lower(), keywords)
-    helps = (f"write `{instead}`",) if instead else (f"did you mean `{near}`?",) if near else ()
+    helps = (f"write `{instead}`",) if instead else _meant(near)
     return Diagnostic(f"expected {_or(expected)}, found {_shown(span.text)}", span, helps=helps)
 
 
@@ -130,14 +142,12 @@ def ended(span: Span, expected: Iterable[str]) -> Diagnostic:
 def unknown_keyword(span: Span, known: Iterable[str], place: str) -> Diagnostic:
     known = sorted(known)
     near = _near(span.text.lower(), known)
-    helps = (f"did you mean `{near}`?",) if near else ()
-    fix = Fix(span, near) if near else None
     return Diagnostic(
         f"{_shown(span.text)} begins no {place}",
         span,
         notes=(f"{'an' if place[0] in 'aeiou' else 'a'} {place} begins with {_or(f'`{k}`' for k in known)}",),
-        helps=helps,
-        fix=fix,
+        helps=_meant(near),
+        fix=_sure(span, near),
     )
 
 
@@ -154,12 +164,13 @@ def equals_for_colon(span: Span, name: str) -> Diagnostic:
 
 @message("SL0113", "comma in a spec")
 def comma_between_dims(span: Span) -> Diagnostic:
+    after = span.source.text[span.end : span.end + 1]
     return Diagnostic(
         "a comma stands between dims",
         span,
         notes=("the dims of a spec are set apart by blanks: `[b s d]`",),
         helps=("remove the comma",),
-        fix=Fix(span, ""),
+        fix=Fix(span, "" if after.isspace() or after == "]" else " "),
     )
 
 
@@ -226,13 +237,13 @@ def bad_number(span: Span, reason: str, instead: str | None = None) -> Diagnosti
 def bad_quantity(span: Span, kind: str, units: Iterable[str], unit: str | None = None, note: str = "") -> Diagnostic:
     units = list(units)
     folded = {u.lower(): u for u in units}
-    near = folded.get(unit.lower(), _near(unit, units)) if unit else None
+    near = ([folded[unit.lower()]] if unit.lower() in folded else _near(unit, units)) if unit else []
     amount = {"bytes": "an amount of memory"}.get(kind, f"a {kind}")
     return Diagnostic(
         f"{amount} is a number and a unit" if unit is None else f"{_shown(unit)} is no unit of {amount}",
         span,
         notes=(*((note,) if note else ()), f"the units of {amount} are {_and(f'`{u}`' for u in units)}"),
-        helps=(f"did you mean `{near}`?",) if near else (),
+        helps=_meant(near),
     )
 
 
@@ -247,8 +258,8 @@ def unknown_option(span: Span, known: Iterable[str]) -> Diagnostic:
         f"`fsdp` has no option {_shown(span.text)}",
         span,
         notes=(f"the options are {_and(f'`{k}`' for k in known)}",),
-        helps=(f"did you mean `{near}`?",) if near else (),
-        fix=Fix(span, near) if near else None,
+        helps=_meant(near),
+        fix=_sure(span, near),
     )
 
 

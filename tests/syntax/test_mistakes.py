@@ -233,7 +233,11 @@ def test_a_fix_repairs_the_text() -> None:
         ("mesh pod = tp=8", "mesh pod = tp:8"),
         ("let d: 4", "let d = 4"),
         ("fn f(x: [b, s]) -> [b]", "fn f(x: [b s]) -> [b]"),
+        ("fn f(x: [b,s]) -> [b]", "fn f(x: [b s]) -> [b]"),
+        ("fn f(x: [b,]) -> [b]", "fn f(x: [b]) -> [b]"),
         ("reshard c: [b] -> [b]", "reshard c: [b] => [b]"),
+        ("mesh pod = a:2, b:4", "mesh pod = a:2 * b:4"),
+        ("let d = 4; let e = 5", "let d = 4 let e = 5"),
         ("fn f(x: [b]) => [b]", "fn f(x: [b]) -> [b]"),
         ("mehs pod = tp:8", "mesh pod = tp:8"),
         ("let d = 4 × 5", "let d = 4 * 5"),
@@ -244,6 +248,13 @@ def test_a_fix_repairs_the_text() -> None:
         assert fix is not None
         mended = text[: fix.span.start] + fix.replacement + text[fix.span.end :]
         assert parse(Source("test.shard", mended)) == parse(Source("test.shard", repaired))
+
+
+def test_no_fix_is_offered_where_several_words_are_near() -> None:
+    with pytest.raises(ShardlangError) as caught:
+        parse(Source("test.shard", "ruless on pod {}"))
+    assert caught.value.diagnostics[0].helps == ("did you mean `rules`?",)
+    assert caught.value.diagnostics[0].fix is None
 
 
 @pytest.mark.parametrize(
