@@ -46,6 +46,8 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("shardlang.testing")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'shardlang' has no attribute {name!r}")

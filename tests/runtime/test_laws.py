@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import shardlang as sl
+from shardlang import testing
 from shardlang.layout import Layout
 from shardlang.lower.placements import layout_of, mesh_of
 from shardlang.mesh import Axis, Mesh
@@ -130,3 +133,24 @@ def test_a_sample_of_gradients_is_that_of_one_device(world: World) -> None:
 @pytest.mark.nightly
 def test_all_gradients_are_those_of_one_device(world: World) -> None:
     assert world.run(run_gradients, gradient_cases(), timeout=1800) == [[]] * 4
+
+
+@settings(max_examples=80, deadline=None)
+@given(testing.transitions(), st.integers(0, 9))
+def test_any_plan_on_all_simulated_ranks_keeps_the_tensor(change: tuple[Layout, Layout], seed: int) -> None:
+    source, target = change
+    value = value_of(source.shape)
+    try:
+        plan = plan_transition(source, target)
+    except sl.ShardlangError as error:
+        assert error.codes == ("SL0404",)  # noqa: PT017  # either outcome is right, for different layouts
+        return
+    after = simulate.run_plan(plan, simulate.shard(value, source, seed=seed))
+    assert same(simulate.assemble(after, target), value)
+
+
+@pytest.mark.nightly
+@settings(max_examples=20_000, deadline=None)
+@given(testing.transitions(), st.integers(0, 9))
+def test_many_more_plans_on_all_simulated_ranks_keep_the_tensor(change: tuple[Layout, Layout], seed: int) -> None:
+    test_any_plan_on_all_simulated_ranks_keeps_the_tensor.hypothesis.inner_test(change, seed)  # type: ignore[attr-defined]
