@@ -10,6 +10,7 @@ import click
 
 from shardlang.cli.session import Given, session_options, write
 from shardlang.compilation import Compilation
+from shardlang.diagnostics import ShardlangError, sl02_names
 from shardlang.report.stages import layouts_json, node_json
 
 
@@ -22,7 +23,8 @@ def _program(session: Compilation) -> str:
 
 
 def _plan(session: Compilation) -> str:
-    return _json(session.plans_json())
+    """Reshards by their names; training steps by ``model NAME``, which no reshard can be called."""
+    return _json(session.plans_json() | {f"model {name}": step for name, step in session.steps_json().items()})
 
 
 def _artefact(session: Compilation) -> str:
@@ -33,11 +35,24 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
+def _nothing(stage: str) -> Callable[[Compilation], str]:
+    """Refuses with SL0226, once the file is checked."""
+
+    def refuse(session: Compilation) -> str:
+        file = session.program.source.name
+        raise ShardlangError(sl02_names.no_product(file, stage, ["ast", "program", "plan", "json"]))
+
+    return refuse
+
+
 STAGES: dict[str, Callable[[Compilation], str]] = {
     "ast": _ast,
     "program": _program,
     "plan": _plan,
     "json": _artefact,
+    "python": _nothing("python"),
+    "svg": _nothing("svg"),
+    "html": _nothing("html"),
 }
 """What can be emitted, and how it is made."""
 
@@ -51,6 +66,6 @@ def command(file: str, output: str | None, emit: str, given: Given) -> None:
     """Write the result of a stage of FILE (`-` is standard input).
 
     `json` is the versioned artefact that `shardlang run` takes in a file's place; `ast` is the syntax tree, `program`
-    what checking made of it, `plan` the plans of every reshard.
+    what checking made of it, `plan` the plans of every reshard and of a training step of every model.
     """
     write(STAGES[emit](given.load(file)), output)

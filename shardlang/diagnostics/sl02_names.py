@@ -283,3 +283,11 @@ def no_such_name(kind: str, name: str | None, names: Sequence[str], file: str) -
 @message("SL0225", "a file that cannot be written")
 def unwritable_file(path: str, reason: str) -> Diagnostic:
     return Diagnostic(f"cannot write `{path}`: {reason}")
+
+
+@message("SL0226", "a stage that has no product for a file")
+def no_product(file: str, stage: str, stages: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        f"nothing of {file} can be written as `{stage}`",
+        helps=(f"emit {quoted(stages)}",),
+    )

@@ -85,6 +85,13 @@ def test_an_output_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     assert result.stderr.startswith("error[SL0225]")
 
 
+@pytest.mark.parametrize("stage", ["python", "svg", "html"])
+def test_a_stage_without_a_product_is_a_fault(stage: str) -> None:
+    result = run("-", "--emit", stage, stdin="let d = 1\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error[SL0226]")
+
+
 @pytest.mark.parametrize("arguments", [[], ["-", "--emit", "wasm"], ["-", "--no-model", "--model", "a:b"]])
 def test_misuse_is_exit_2(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
