@@ -6,7 +6,9 @@ where torch is needed.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -54,6 +56,21 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
+
+
+class _Package(ModuleType):
+    """This package, in which ``plan`` is the function.
+
+    The room of the planner has the same name, and importing a room sets an attribute of its package; it is still
+    found by ``from shardlang.plan import ...``.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "plan" or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
