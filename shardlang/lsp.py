@@ -5,6 +5,7 @@ No model is built here: what a text says is checked without running anybody's co
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import PurePath
 from urllib.parse import unquote, urlparse
 
@@ -20,6 +21,11 @@ from shardlang.editor.hover import hover
 from shardlang.editor.positions import Encoding, Lines
 from shardlang.source import Source, Span
 from shardlang.syntax.format import format_source
+
+PAUSE = 0.05
+"""Seconds after a change before the text is checked: of changes that come faster, only the last one is."""
+MOST = 500
+"""How many diagnostics of one text are shown."""
 
 _KINDS: dict[ItemKind, types.CompletionItemKind] = {
     "keyword": types.CompletionItemKind.Keyword,
@@ -51,6 +57,10 @@ class ShardlangServer(LanguageServer):
             kept = self._documents[uri] = Document(_name(uri), text)
         return kept
 
+    def latest(self, uri: str) -> int | None:
+        """The version of an open text; ``None`` where it is closed."""
+        return self.workspace.get_text_document(uri).version
+
     def forget(self, uri: str) -> None:
         self._documents.pop(uri, None)
 
@@ -68,7 +78,7 @@ class ShardlangServer(LanguageServer):
             found = (sl09_internal.internal(type(error).__name__, str(error)[:200], ""),)
         lines = self.lines(document)
         version = self.workspace.get_text_document(uri).version
-        shown = [_diagnostic(d, uri, document.source, lines) for d in found]
+        shown = [_diagnostic(d, uri, document.source, lines) for d in found[:MOST]]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown, version))
 
 
@@ -86,8 +96,10 @@ def build() -> ShardlangServer:
         ls.publish(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
-    def did_change(ls: ShardlangServer, params: types.DidChangeTextDocumentParams) -> None:
-        ls.publish(params.text_document.uri)
+    async def did_change(ls: ShardlangServer, params: types.DidChangeTextDocumentParams) -> None:
+        await asyncio.sleep(PAUSE)
+        if ls.latest(params.text_document.uri) == params.text_document.version:
+            ls.publish(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(ls: ShardlangServer, params: types.DidCloseTextDocumentParams) -> None:

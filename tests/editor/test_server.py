@@ -143,6 +143,23 @@ def test_a_quick_fix_makes_the_edit_that_is_surely_right(client: Client) -> None
     assert client.ask("textDocument/codeAction", {**params, "range": elsewhere}) == []
 
 
+def test_of_many_quick_changes_the_last_one_is_checked(client: Client) -> None:
+    client.open(TEXT)
+    document = {"uri": URI}
+    for version in range(2, 80):
+        changes = [{"text": TEXT + f"let x{version} = y\n"}]
+        client.tell(
+            "textDocument/didChange", {"textDocument": {**document, "version": version}, "contentChanges": changes}
+        )
+    (fault,) = client.change(TEXT + "let last = y\n", 80)
+    assert "`y`" in fault["message"]
+
+
+def test_of_a_flood_of_faults_some_hundreds_are_shown(client: Client) -> None:
+    text = "mesh m = a:2\n" + "".join(f"fn f{i}(x: [d/b]) -> [d]\n" for i in range(600))
+    assert len(client.open(text)) == 500
+
+
 def hostile() -> list[str]:
     texts = [
         "",
