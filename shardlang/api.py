@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from shardlang import compilation
 from shardlang.check import Scope
@@ -194,7 +194,7 @@ def _loaded(session: Compilation) -> LoadedProgram:
     if session.nproc is None and world.isdecimal():
         meshes = [d for d in session.tree.decls if isinstance(d, tree.Mesh)]
         if any(axis.size is None for mesh in meshes for axis in mesh.axes):
-            session = Compilation(session.source, session.sets, int(world), session.model, session.checkpoint)
+            session = evolve(session, nproc=max(1, int(world)))
     loaded = LoadedProgram(session)
     _ = session.program
     return loaded

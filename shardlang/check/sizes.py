@@ -72,7 +72,7 @@ def free_names(size: Size) -> Iterator[str]:
 
 
 def solve(size: Size, value: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """The free name and the size that give the expression this value; ``None`` where they are not determined (yet).
+    """The free name and the size that give an expression without a value this one; ``None`` where that is still open.
 
     Raises ``NoSolution`` where there is no such size.
     """

@@ -126,6 +126,17 @@ def test_a_long_chain_of_lets_folds() -> None:
     assert program(f"let {lets}, a5000 = 7").lets["a0"] == 7
 
 
+def test_an_operators_rule_keeps_factors_as_written() -> None:
+    (rule,) = program("rule my.op: [... (i g) k+] [k 3 j!] -> [... (i g) j 3]").rules
+    assert rule.operator == "my.op"
+    assert rule.inputs == ((("...",), ("i", "g"), ("k+",)), (("k",), ("3",), ("j!",)))
+    assert rule.outputs == ((("...",), ("i", "g"), ("j",), ("3",)),)
+
+
+def test_a_factor_contracted_in_any_operand_is_contracted() -> None:
+    assert_faults("rule my.op: [i k] [k+ j] -> [i «k»]", "SL0220")
+
+
 def test_keywords_are_names_of_axes_and_dims() -> None:
     words = ("link", "mesh", "split", "let", "rules", "fn", "model", "param", "call", "fsdp", "max", "on", "over")
     for word in words:

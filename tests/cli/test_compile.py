@@ -57,6 +57,39 @@ def test_an_open_axis_leaves_a_plan_open() -> None:
     assert json.loads(run("-", "--emit", "plan", "--nproc", "4", stdin=text).stdout)["r"]["steps"]
 
 
+def test_the_program_has_the_layouts_of_a_checkpoints_parameters(tmp_path: Path) -> None:
+    header = json.dumps({"up.w": {"dtype": "BF16", "shape": [6, 4], "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    text = """mesh m = dp:2 * tp:2
+model net on m {
+  param up.w : [f/tp d]
+  call up (x: [b]) -> [b]
+  checkpoint up
+  fsdp root over dp
+  freeze up.**
+}
+"""
+    result = run("-", "--emit", "program", "--checkpoint", str(tmp_path / "w.safetensors"), stdin=text)
+    assert json.loads(result.stdout)["layouts"]["net"] == {
+        "mesh": "dp:2 * tp:2",
+        "sizes": {"f": 6, "d": 4},
+        "parameters": {
+            "up.w": {
+                "shape": [6, 4],
+                "dtype": "bf16",
+                "layout": "[6/tp 4]",
+                "block": [3, 4],
+                "frozen": True,
+                "line": "up.w",
+            }
+        },
+        "tied": [],
+        "groups": [{"module": "root", "over": ["dp"], "replicate": [], "parameters": 1}],
+        "calls": [{"module": "up", "line": "up"}],
+        "checkpoint": ["up"],
+    }
+
+
 def test_an_artefact_stands_for_its_file(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     assert run("-", "-o", str(path), "--set", "d=4096", "--nproc", "8").exit_code == 0

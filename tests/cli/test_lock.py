@@ -126,6 +126,47 @@ def test_a_plan_that_changes_is_said_step_by_step(folder: Path) -> None:
     assert " -> all_gather dp/tp " in line
 
 
+LOCK = "# shardlang lock 1\nmodel net on m\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("  param a f32 [8] stored 32 fsdp - gathers 0 by -\n", "", ["model `net`: `a` is gone"]),
+        ("", "  param a f32 [8] stored 32 fsdp - gathers 0 by -\n", ["model `net`: `a` is new"]),
+        (
+            "  param a f32 [8] stored 32 fsdp - gathers 0 by -\n",
+            "  param a bf16 [8] stored 16 fsdp - gathers 0 by -\n",
+            ["model `net`: `a` is bf16, before f32", "model `net`: `a` stores 16 B less (32 B -> 16 B) on a rank"],
+        ),
+        ("  call a () -> (whole)\n", "", ["model `net`: call a: () -> (whole) -> no line"]),
+        (
+            "  collective all_reduce dp 2 64\n",
+            "  collective all_gather dp 1 64\n",
+            [
+                "model `net`: all_gather over dp: 64 B more (0 B -> 64 B) a step, 0 -> 1 of them",
+                "model `net`: all_reduce over dp: 64 B less (64 B -> 0 B) a step, 2 -> 0 of them",
+            ],
+        ),
+        (
+            "  collective all_reduce dp 2 64\n",
+            "  collective all_reduce dp 1 64\n",
+            ["model `net`: all_reduce over dp: as before (64 B) a step, 2 -> 1 of them"],
+        ),
+    ],
+)
+def test_two_locks_are_compared(folder: Path, old: str, new: str, lines: list[str]) -> None:
+    (folder / "old.lock").write_text(LOCK + old)
+    (folder / "new.lock").write_text(LOCK + new)
+    assert run("diff", "old.lock", "new.lock").stdout.splitlines() == lines
+
+
+def test_a_model_on_another_mesh_is_a_difference(folder: Path) -> None:
+    (folder / "old.lock").write_text(LOCK)
+    (folder / "new.lock").write_text(LOCK.replace("on m", "on n"))
+    assert run("diff", "old.lock", "new.lock").stdout == "model `net`: on mesh `n`, before on `m`\n"
+
+
 def test_differences_are_a_list_as_json(folder: Path) -> None:
     (folder / "n.shard").write_text(TEXT.replace("reshard later", "reshard sooner"))
     result = run("diff", "m.shard", "n.shard", "--format", "json")
