@@ -30,7 +30,8 @@ def run_plan(
 ) -> torch.Tensor:
     """Carries out a plan: from this rank's local block under the source to that under the target.
 
-    A rank outside the source's mesh gives an empty tensor of the dtype; one outside the target's gets an empty one.
+    A rank outside the source's mesh gives an empty tensor of the dtype; one outside the target's gets an empty one, and
+    does nothing at all where it is in neither.
     The result shares no storage with ``block``; it is ``out`` where that is given. ``check``: whether ranks agree on
     the plan before its first use (by default as ``agreement.mode`` says).
 
@@ -73,6 +74,7 @@ class ReadyPlan:
         self.shape = source.local_shape(self.rank) if self.rank in source.mesh.ranks else None
         members = {*source.mesh.ranks, *target.mesh.ranks}
         self.ranks = tuple(sorted(team.physical(m) for m in members))
+        self.involved = dist.get_rank() in self.ranks
         self._steps: list[Prepared] | None = None
         self._agreed: set[torch.dtype] = set()
         # Only where every step hands its input on can the result be the input.
@@ -81,6 +83,8 @@ class ReadyPlan:
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None, check: bool | None, alias: bool = False) -> Running:
         """See ``start_plan``."""
+        if not self.involved:
+            return Running(self, [], block.new_empty(0), out, True)
         fits = self.shape is None or tuple(block.shape) == self.shape
         if block.dtype not in self._agreed or check:
             if agreement.wanted(check):

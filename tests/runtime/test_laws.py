@@ -145,8 +145,9 @@ def test_any_plan_on_all_simulated_ranks_keeps_the_tensor(change: tuple[Layout, 
     except sl.ShardlangError as error:
         assert error.codes == ("SL0404",)  # noqa: PT017  # either outcome is right, for different layouts
         return
-    after = simulate.run_plan(plan, simulate.shard(value, source, seed=seed))
-    assert same(simulate.assemble(after, target), value)
+    after = simulate.assemble(simulate.run_plan(plan, simulate.shard(value, source, seed=seed)), target)
+    thirds = any(p.op == "avg" for p in (*source.owed(), *target.owed()))
+    assert torch.allclose(after, value, rtol=1e-6, atol=1e-5) if thirds else same(after, value)
 
 
 @pytest.mark.nightly
