@@ -1,91 +1,241 @@
-"""A local program on ``torch.distributed``: one ``fx.GraphModule`` for this rank, with nothing in it but operators on
-local blocks and the collectives of its moves."""
+"""A local program on ``torch.distributed``: this rank's Python function, with nothing in it but operators on local
+blocks and the collectives of its moves.
+
+The function is written out as text from the program's ``fx.Graph`` and compiled by Python, which spares the calls of
+modules; ``torch.compile`` takes it whole, since a move is then one opaque operator.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import torch
-from torch import fx, nn
+import torch.nn.functional as F
+from torch import fx
 
 from shardlang.plan.plan import Plan
 from shardlang.runtime.distributed import ReadyPlan, ready
 from shardlang.runtime.groups import Team
 from shardlang.runtime.lockstep import drawn
+from shardlang.trace.call import operator_name
 from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_value
+
+FRESH = frozenset(f"aten.{n}" for n in ("matmul", "mm", "bmm", "linear", "addmm", "baddbmm", "sum", "conv2d", "conv1d"))
+"""Operators whose result is new storage that their backward does not need: it may be reduced in place."""
+
+DIRECT: dict[str, Callable[..., Any]] = {
+    "aten.matmul": torch.matmul,
+    "aten.mm": torch.mm,
+    "aten.bmm": torch.bmm,
+    "aten.linear": F.linear,
+    "aten.silu": torch._C._nn.silu,
+    "aten.gelu": torch._C._nn.gelu,
+    "aten.relu": torch.relu,
+    "aten.tanh": torch.tanh,
+    "aten.exp": torch.exp,
+    "aten.neg": torch.neg,
+    "aten.rsqrt": torch.rsqrt,
+    "aten.add.Tensor": torch.add,
+    "aten.sub.Tensor": torch.sub,
+    "aten.mul.Tensor": torch.mul,
+    "aten.div.Tensor": torch.div,
+    "aten.view": torch.Tensor.view,
+    "aten.reshape": torch.Tensor.reshape,
+    "aten.transpose.int": torch.transpose,
+    "aten.permute": torch.permute,
+    "aten.t": torch.t,
+    "aten.unsqueeze": torch.unsqueeze,
+    "aten.flatten.using_ints": torch.flatten,
+    "aten.cat": torch.cat,
+    "aten.scaled_dot_product_attention": F.scaled_dot_product_attention,
+}
+"""The same operators by Python bindings that cost less to call. Arguments are those of the schema, in its order."""
+
+
+class Transfer:
+    """A plan that this rank carries out; made ready at the first use, by all ranks alike."""
+
+    def __init__(self, plan: Plan, team: Team, in_place: bool = False) -> None:
+        self.plan, self.team = plan, team
+        self.in_place = in_place and [s.kind for s in plan.steps] == ["all_reduce"]
+        self._ready: ReadyPlan | None = None
+
+    def __call__(self, block: torch.Tensor) -> torch.Tensor:
+        found = self._ready
+        if found is None or found.world is not torch.distributed.group.WORLD:
+            found = self._ready = ready(self.plan, self.team)
+        return found.start(block, block if self.in_place and block.is_contiguous() else None, None).wait()
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape of this rank's block afterwards."""
+        return self.plan.target.local_shape(self.team.logical(torch.distributed.get_rank()))
 
 
 class _Carried(torch.autograd.Function):
-    """A move with its plans made ready: ``forward`` carries the value, ``backward`` its gradient."""
+    """A move: ``forward`` carries the value, ``backward`` its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, there: ReadyPlan | None, back: ReadyPlan | None) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, there: Transfer | None, back: Transfer | None) -> torch.Tensor:
         ctx.back = back
-        return x.view_as(x) if there is None else there.start(x, None, None).wait()
+        if there is None:
+            return x.view_as(x)
+        if there.in_place:
+            ctx.mark_dirty(x)
+        return there(x)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        back: ReadyPlan | None = ctx.back
-        return grad if back is None else back.start(grad.contiguous(), None, None).wait(), None, None
+        back: Transfer | None = ctx.back
+        return grad if back is None else back(grad.contiguous()), None, None
 
 
-class MoveModule(nn.Module):
-    """A move of a local program. Its plans are made ready at the first use, by all ranks alike."""
-
-    def __init__(self, made: Move, team: Team) -> None:
-        super().__init__()
-        self.made, self.team = made, team
-        self._ready: tuple[ReadyPlan | None, ReadyPlan | None] | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block after the move."""
-        if self._ready is None:
-            self._ready = (self._make(self.made.forward), self._make(self.made.backward))
-        moved: torch.Tensor = _Carried.apply(x, *self._ready)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
-        return moved
-
-    def _make(self, plan: Plan | None) -> ReadyPlan | None:
-        return ready(plan, self.team) if plan is not None and plan.steps else None
+_carriers: dict[int, Carrier] = {}
+_numbers = count()
 
 
-class DrawModule(nn.Module):
+class Carrier:
+    """A move of a local program, as a function of the block."""
+
+    def __init__(self, made: Move, team: Team, in_place: bool) -> None:
+        self.there = Transfer(made.forward, team, in_place) if made.forward and made.forward.steps else None
+        self.back = Transfer(made.backward, team) if made.backward and made.backward.steps else None
+        self.number = next(_numbers)
+        _carriers[self.number] = self
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            opaque: torch.Tensor = torch.ops.shardlang.carry(x, self.number)
+            return opaque
+        if x.requires_grad and torch.is_grad_enabled():
+            carried: torch.Tensor = _Carried.apply(x, self.there, self.back)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+            return carried
+        return x if self.there is None else self.there(x)
+
+
+@torch.library.custom_op("shardlang::carry", mutates_args=())
+def _carry(x: torch.Tensor, number: int) -> torch.Tensor:
+    there = _carriers[number].there
+    return x.clone() if there is None else Transfer(there.plan, there.team)(x)
+
+
+@_carry.register_fake
+def _(x: torch.Tensor, number: int) -> torch.Tensor:
+    there = _carriers[number].there
+    return torch.empty_like(x) if there is None else x.new_empty(there.shape())
+
+
+@torch.library.custom_op("shardlang::carry_back", mutates_args=())
+def _carry_back(grad: torch.Tensor, number: int) -> torch.Tensor:
+    back = _carriers[number].back
+    return grad.clone() if back is None else back(grad.contiguous())
+
+
+@_carry_back.register_fake
+def _(grad: torch.Tensor, number: int) -> torch.Tensor:
+    back = _carriers[number].back
+    return torch.empty_like(grad) if back is None else grad.new_empty(back.shape())
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.number = inputs[1]
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> Any:
+    return torch.ops.shardlang.carry_back(grad, ctx.number), None
+
+
+_carry.register_autograd(_backward, setup_context=_setup)
+
+
+class Mask:
     """A dropout mask of a local program: this rank's block, by seed and global index."""
 
     def __init__(self, made: Draw, rank: int, number: int, team: Team) -> None:
-        super().__init__()
-        self.made, self.rank, self.number, self.team = made, rank, number, team
+        self.made, self.rank, self.number, self.device = made, rank, number, team.device
 
-    def forward(self, seed: int) -> torch.Tensor:
-        """The mask of one call."""
-        return drawn(self.made, self.rank, seed + self.number).to(self.team.device)
+    def __call__(self, seed: int) -> torch.Tensor:
+        return drawn(self.made, self.rank, seed + self.number).to(self.device)
 
 
-def module_for(program: LocalProgram, rank: int, team: Team) -> fx.GraphModule:
-    """The program of the mesh's ``rank`` as a module: local blocks of the arguments in, those of the results out."""
-    root = nn.Module()
-    graph = fx.Graph()
-    known: dict[fx.Node, Any] = {}
-    seed: fx.Node | None = None
+def function_for(program: LocalProgram, rank: int, team: Team) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The program of the mesh's ``rank``: local blocks of the arguments (and a seed, if it draws) in, results' out."""
+    space: dict[str, Any] = {}
+    names: dict[fx.Node, str] = {}
+    lines: list[str] = []
+    parameters = [n.name for n in program.graph.nodes if n.op == "placeholder"]
+
+    def text(argument: Any) -> str:
+        if isinstance(argument, fx.Node):
+            return names[argument]
+        if isinstance(argument, list | tuple):
+            inside = ", ".join(map(text, argument))
+            return f"[{inside}]" if isinstance(argument, list) else f"({inside},)"
+        if argument is None or type(argument) in (int, bool, str):
+            return repr(argument)
+        name = f"_c{len(space)}"
+        space[name] = argument
+        return name
+
+    last = _last_uses(program.graph)
     for node in program.graph.nodes:
-        if program.draws and seed is None and node.op != "placeholder":
-            seed = graph.placeholder("seed")
+        names[node] = node.name
+        if node.op == "placeholder":
+            continue
+        if node.op == "output":
+            lines.append(f"return {text(tuple(node.args[0]))}")
+            continue
+        if node.op == "get_attr":
+            space[node.name] = program.constants[str(node.target)].to(team.device)
+            continue
+        if node.target is rank_value:
+            names[node] = text(program.rank_values[node.args[0]](rank))
+            continue
+        called = f"_f_{node.name}"
+        arguments = [text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs.items()]
         if node.target is move:
-            name = f"move_{node.args[1]}"
-            if not hasattr(root, name):
-                root.add_module(name, MoveModule(program.moves[node.args[1]], team))
-            known[node] = graph.call_module(name, (known[node.args[0]],))
+            space[called] = Carrier(program.moves[node.args[1]], team, _fresh(node.args[0]))
+            arguments = arguments[:1]
         elif node.target is draw:
-            number = node.args[0]
-            root.add_module(f"draw_{number}", DrawModule(program.draws[number], rank, number, team))
-            known[node] = graph.call_module(f"draw_{number}", (seed,))
-        elif node.target is rank_value:
-            known[node] = program.rank_values[node.args[0]](rank)
-        elif node.op == "get_attr":
-            root.register_buffer(node.target, program.constants[node.target].to(team.device), persistent=False)
-            known[node] = graph.get_attr(node.target)
-        elif node.op == "output":
-            graph.output(fx.node.map_arg(node.args[0], lambda n: known[n]))
+            space[called] = Mask(program.draws[node.args[0]], rank, node.args[0], team)
+            arguments = ["_seed"]
         else:
-            known[node] = graph.node_copy(node, lambda n: known[n])
-            known[node].meta.clear()
-    return fx.GraphModule(root, graph, class_name=program.name)
+            space[called] = _callable(node)
+        freed = [names[n] for n in last.get(node, ()) if n.op == "call_function" and names[n] == n.name]
+        lines.append(f"{node.name} = {called}({', '.join(arguments)})" + (f"; del {', '.join(freed)}" if freed else ""))
+    if program.draws:
+        parameters.append("_seed")
+    body = "\n    ".join(lines)
+    exec(
+        compile(f"def {program.name}({', '.join(parameters)}):\n    {body}\n", f"<local {program.name}>", "exec"), space
+    )
+    made: Callable[..., tuple[torch.Tensor, ...]] = space[program.name]
+    return made
+
+
+def _callable(node: fx.Node) -> Callable[..., Any]:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload) and not node.kwargs:
+        return DIRECT.get(operator_name(target), target)
+    found: Callable[..., Any] = target
+    return found
+
+
+def _fresh(node: Any) -> bool:
+    """Is the value new storage that only the move reads?"""
+    if not isinstance(node, fx.Node) or len(node.users) != 1 or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return ".".join(operator_name(node.target).split(".")[:2]) in FRESH
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """After which node a value is no more needed."""
+    seen: set[fx.Node] = set()
+    last: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(graph.nodes):
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                last.setdefault(node, []).append(used)
+    return last

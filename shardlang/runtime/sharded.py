@@ -29,7 +29,7 @@ from shardlang.mesh import Mesh
 from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
-from shardlang.runtime.local_program import module_for
+from shardlang.runtime.local_program import function_for
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
@@ -132,6 +132,12 @@ class ShardedFunction:
         self._last = self._local_program(handles, ())
         return self._last
 
+    def local_for(
+        self, layouts: Sequence[Layout], tensors: Sequence[torch.Tensor]
+    ) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """This rank's function of local blocks, for arguments in given layouts; what ``torch.compile`` takes."""
+        return function_for(self.program_in(layouts, tensors), self._rank(self._team(tensors)), self._team(tensors))
+
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""
         if kwargs or len(args) != len(self._names):
@@ -157,7 +163,6 @@ class ShardedFunction:
     def _compile(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> _Compiled:
         program = self._local_program(tensors, others)
         team = self._team(tensors)
-        rank = team.logical(dist.get_rank()) if dist.is_initialized() else self.mesh.first_rank
         gradients = tuple(
             placements_of(g) if isinstance(t, DTensor) else None
             for t, g in zip(tensors, program.gradients, strict=True)
@@ -165,7 +170,7 @@ class ShardedFunction:
         results = None
         if any(isinstance(t, DTensor | ShardTensor) for t in tensors):
             results = tuple((w, placements_of(w), _stride(w.shape)) for w in program.results)
-        return _Compiled(program, module_for(program, rank, team), gradients, results)
+        return _Compiled(program, function_for(program, self._rank(team), team), gradients, results)
 
     def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
         sizes = Sizes()
@@ -248,6 +253,9 @@ class ShardedFunction:
         if self._torch_mesh is None:
             self._torch_mesh = device_mesh(self.mesh)
         return self._torch_mesh
+
+    def _rank(self, team: Team) -> int:
+        return team.logical(dist.get_rank()) if dist.is_initialized() else self.mesh.first_rank
 
     def _team(self, tensors: Sequence[Tensor]) -> Team:
         device = tensors[0].device.type if tensors else "cpu"

@@ -100,3 +100,29 @@ def test_a_llama_layer_with_tensor_parallelism(world: World) -> None:
 
 def test_a_llama_layer_with_sequence_parallelism(world: World) -> None:
     assert world.run(llama_step, "[b/dp s/tp d]") == [[True] * 13] * 4
+
+
+def compiled_by_inductor() -> list[bool]:
+    @sharded("(x: [batch/dp s d], w1: [d f/tp], w2: [f/tp d]) -> [batch/dp s d]", device_mesh(MESH))
+    def mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x @ w1) @ w2
+
+    torch.manual_seed(3)
+    blocks = [torch.randn(s) for s in ((2, 3, 8), (8, 8), (8, 8))]
+    specs = ["[4/dp 3 8]", "[8 16/tp]", "[16/tp 8]"]
+    ours = [b.clone().requires_grad_() for b in blocks]
+    theirs = [b.clone().requires_grad_() for b in blocks]
+    layouts = [layout(MESH, s, n) for s, n in zip(specs, ((4, 3, 8), (8, 16), (16, 8)), strict=True)]
+    local = mlp.local_for(layouts, [torch.empty(w.shape) for w in layouts])
+    whole = torch.compile(local, fullgraph=True, backend="aot_eager")
+    (y,), (z,) = local(*ours), whole(*theirs)
+    y.square().sum().backward()
+    z.square().sum().backward()
+    return [
+        bool(torch.allclose(y, z)),
+        *(bool(torch.allclose(a.grad, b.grad)) for a, b in zip(ours, theirs, strict=True)),
+    ]
+
+
+def test_the_local_program_is_one_graph_for_torch_compile(world: World) -> None:
+    assert world.run(compiled_by_inductor, timeout=120) == [[True] * 4] * 4
