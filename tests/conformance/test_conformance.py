@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -17,19 +18,23 @@ from shardlang.diagnostics.explanations import explanation, fences
 from shardlang.syntax.grammar import parser
 from tests.conformance import generate, reference
 from tests.conformance.blocks import blocks
-from tests.conformance.cases import SUITE, Case, load
+from tests.conformance.cases import SUITE, Case, load, write_tensors
 
 SCHEMA = json.loads((SUITE / "schema.json").read_text(encoding="utf-8"))
 CASES = {case.name: case for case in load()}
 
 
-def answer(case: Case) -> tuple[int, str]:
+def answer(case: Case, folder: Path) -> tuple[int, str]:
     """The exit code and standard output of our command, in this process."""
     if case.kind == "blocks":
         return 0, json.dumps(blocks(case.source))
     words = ["check", "--format", "json", "--no-model", "-"]
     if case.kind == "plan":
         words = ["compile", "--emit", "plan", "--no-model", "-"]
+    if case.tensors is not None:
+        path = folder / "model.safetensors"
+        write_tensors(path, case.tensors)
+        words = ["check", "--format", "json", "-", "--checkpoint", str(path)]
     if case.nproc is not None:
         words += ["--nproc", str(case.nproc)]
     result = CliRunner().invoke(main, words, input=case.source)
@@ -37,9 +42,9 @@ def answer(case: Case) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_command_passes(name: str) -> None:
+def test_our_command_passes(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    assert case.judge(*answer(case)) is None
+    assert case.judge(*answer(case, tmp_path)) is None
 
 
 def validate(instance: Any, definition: str) -> None:
@@ -47,7 +52,7 @@ def validate(instance: Any, definition: str) -> None:
 
 
 def test_the_schema_validates_every_case() -> None:
-    for name in ("layouts", "transitions"):
+    for name in ("typing", "layouts", "transitions"):
         validate(json.loads((SUITE / f"{name}.json").read_text(encoding="utf-8")), name)
     for path in (SUITE / "invalid").glob("*.json"):
         validate(json.loads(path.read_text(encoding="utf-8")), "invalid")
@@ -70,9 +75,10 @@ def test_the_reference_agrees_with_itself_on_what_is_missing() -> None:
 def test_an_answer_that_is_wrong_is_seen() -> None:
     for name, code, out in (
         ("valid/let", 1, "[]"),
-        ("valid/let", 0, '[{"code": "SL0101"}]'),
+        ("valid/let", 0, '[{"code": "SL0101", "span": null}]'),
         ("invalid/SL0112-equals-in-a-mesh", 0, "[]"),
         ("invalid/SL0112-equals-in-a-mesh", 1, '[{"code": "SL0113", "span": null}]'),
+        ("typing/a name with two sizes", 0, "[]"),
         ("layouts/[8/a/b] on a:2 * b:2", 0, '{"r": [[[[0, 8]]]]}'),
     ):
         assert CASES[name].judge(code, out) is not None
