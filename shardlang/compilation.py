@@ -21,7 +21,7 @@ from shardlang.check.facts import Facts
 from shardlang.check.model import ModelLayouts, check_model, transfer_faults
 from shardlang.check.sizes import Sizes
 from shardlang.check.transition import bind_change, open_names, unify_change
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_calls, sl06_models
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl03_layouts, sl06_calls, sl06_models
 from shardlang.source import Source, Span
 from shardlang.syntax import tree
 from shardlang.syntax.decode import decode
@@ -268,6 +268,20 @@ class Compilation:
             for name, facts in self.facts.items()
             if not facts.shapes_known
         )
+
+    def python_source(self, name: str) -> str:
+        """The model as a Python file that needs torch alone. Raises SL0227 and SL0634 for what torch cannot say, and
+        SL0316 for an open axis."""
+        from shardlang.lower.model import lower_model
+        from shardlang.runtime.plain_source import plain_source
+
+        layouts = self.layouts[name]
+        for axis in layouts.mesh.axes:
+            if axis.open:
+                raise ShardlangError(
+                    sl03_layouts.open_axis(layouts.model.span, layouts.mesh.name, axis.name, "a file of plain torch")
+                )
+        return plain_source(lower_model(layouts), self.references[name][0], self.source.name)
 
     @cached_property
     def lock(self) -> Lock:

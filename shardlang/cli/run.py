@@ -144,6 +144,7 @@ def _run_training(session: Compilation, task: dict[str, Any], directory: Path, t
         "mesh": str(session.program.models[name].mesh),
         "tolerance": tolerance,
         **summary(ranks, one),
+        "memory_predicted_bytes": planned.memory,
         "collectives_planned": [t.to_json() for t in planned.collectives],
         "collectives_run": [t.to_json() for t in ran],
     }
@@ -151,12 +152,12 @@ def _run_training(session: Compilation, task: dict[str, Any], directory: Path, t
 
 def _run_reshards(session: Compilation, task: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Starts the ranks, which carry out every reshard of the file."""
-    from shardlang.runtime.observe import Tally, tally, worst_rank
-    from shardlang.runtime.record import Issued
-
     meshes = {r.mesh.ranks for r in session.program.reshards.values()}
     if len(meshes) > 1 or session.open_sizes:
         raise ShardlangError(sl07_launch.open_reshards(session.source.name, list(session.open_sizes)))
+    from shardlang.runtime.observe import Tally, tally, worst_rank
+    from shardlang.runtime.record import Issued
+
     plans = session.plans
     _prepare(session, task, directory)
     _launch(task, directory)

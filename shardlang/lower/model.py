@@ -63,10 +63,12 @@ class Group:
 
 @frozen
 class LoweredModel:
-    """All that ``apply`` does, in its order. ``alone`` are parameters that no group gathers: their gradients are
+    """All that ``apply`` does, in its order. Specs name axes of the ``declared`` mesh, all else those of ``mesh``, its
+    leaves. ``alone`` are parameters that no group gathers: their gradients are
     reduced one by one, where they are pending."""
 
     name: str
+    declared: Mesh
     mesh: Mesh
     parameters: tuple[Parameter, ...]
     calls: tuple[tuple[str, CallLine], ...]
@@ -101,6 +103,7 @@ def lower_model(layouts: ModelLayouts) -> LoweredModel:
     gathered = {p.name for g in groups for p in g.parameters}
     return LoweredModel(
         layouts.model.name,
+        layouts.mesh,
         mesh,
         tuple(parameters.values()),
         tuple((c.module, c.line) for c in layouts.calls),

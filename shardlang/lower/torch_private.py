@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -57,40 +59,29 @@ def data_dependent_errors() -> tuple[type[Exception], type[Exception]]:
     return DataDependentOutputException, DynamicOutputShapeException
 
 
-def retire_group(group: Any) -> None:
-    """Destroys a process group and keeps its name taken.
+_naming = threading.Lock()
 
-    A group made by ``new_group(use_local_synchronization=True)`` is named after its ranks; a later one of the same
-    ranks would meet the first one's addresses in the store. ``new_group`` passes over names that are in use
-    (``_world.pg_names``), so the name stays there, of a ``_Retired``. Seen in torch 2.11 to 2.13.
+
+def named_group(name: str, ranks: list[int], timeout: timedelta, backend: str | None) -> Any:
+    """A process group of some ranks, made by them alone, under a name that they all give.
+
+    ``new_group(use_local_synchronization=True)`` names a group after its ranks and after how many groups this process
+    is in (``_hash_ranks_to_str``). Ranks that are in different numbers of groups, as on meshes that share some ranks
+    only, would wait for each other under different names for ever. Seen in torch 2.11 to 2.13.
     """
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _world
+    from torch.distributed import distributed_c10d
 
-    name = _world.pg_names.get(group)
-    dist.destroy_process_group(group)
-    if name is not None:
-        retired: Any = _Retired()
-        _world.pg_names[retired] = name
-
-
-class _Retired:
-    """Keeps a name taken; ``destroy_process_group`` of the default group shuts down whatever has one."""
-
-    def shutdown(self) -> None:
-        """There is nothing left to shut down."""
-
-
-def is_stale(mesh: Any) -> bool:
-    """Do the process groups of a ``DeviceMesh`` belong to a default group that is no more?
-
-    A mesh keeps the names of its groups (``_dim_group_names``), which are looked up when they are used. Seen in torch
-    2.11 to 2.13.
-    """
-    try:
-        return any(mesh.get_group(i) is None for i in range(mesh.ndim))
-    except (RuntimeError, ValueError, KeyError):
-        return True
+    private: Any = distributed_c10d
+    with _naming:
+        original = private._hash_ranks_to_str
+        private._hash_ranks_to_str = lambda _: name
+        try:
+            return dist.new_group(
+                ranks, timeout=timeout, backend=backend, use_local_synchronization=True, group_desc="shardlang"
+            )
+        finally:
+            private._hash_ranks_to_str = original
 
 
 def is_strided_shard(placement: Any) -> bool:
@@ -208,3 +199,18 @@ def checkpoint_version() -> str:
     from torch.distributed.checkpoint import filesystem
 
     return str(getattr(filesystem, "CURRENT_DCP_VERSION", "1.0.0"))
+
+
+def storage_key(x: torch.Tensor) -> int:
+    """Tells storages apart, those on the meta device too, which have no address. Seen in torch 2.11 to 2.13."""
+    key: int = x.untyped_storage()._cdata
+    return key
+
+
+def contiguous_stride(shape: Any) -> tuple[int, ...]:
+    """The strides of a contiguous tensor. Torch has it as ``torch._prims_common.make_contiguous_strides_for``."""
+    stride, strides = 1, []
+    for size in reversed(tuple(shape)):
+        strides.append(stride)
+        stride *= max(int(size), 1)
+    return tuple(reversed(strides))

@@ -8,7 +8,6 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -35,8 +34,8 @@ from shardlang.lower.placements import device_mesh, mesh_of, ranks_of
 from shardlang.runtime import blocks, calls
 from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
+from shardlang.runtime.global_view import global_view
 from shardlang.runtime.groups import Team
-from shardlang.runtime.loss import global_view
 
 
 def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -60,7 +59,7 @@ def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
 def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPlan) -> Boundary:
     """All but FSDP: parameters and buffers become DTensors, calls get their boundaries, modules are checkpointed."""
     attention.register()
-    boundary = Boundary(lowered.mesh, mesh, run, lowered.sizes)
+    boundary = Boundary(lowered.declared, lowered.mesh, mesh, run, lowered.sizes)
     for parameter in lowered.parameters:
         _place_parameter(parameter, module, mesh)
     _place_buffers(module, mesh)
@@ -86,7 +85,9 @@ def _place_parameter(parameter: Parameter, module: nn.Module, mesh: DeviceMesh) 
 
 def own_block(whole: Tensor, layout: Layout, mesh: DeviceMesh) -> Tensor:
     """This rank's block of a tensor that every rank holds whole, on the mesh's device, in storage of its own."""
-    rank = layout.mesh.first_rank + ranks_of(mesh).index(dist.get_rank())
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None
+    rank = layout.mesh.rank_at({a.name: at for a, at in zip(layout.mesh.axes, coordinate, strict=True)})
     if whole.is_meta:
         return torch.empty(layout.local_shape(rank), dtype=whole.dtype, device="meta")
     everything = tuple(((0, n),) if n else () for n in layout.shape)
@@ -96,7 +97,7 @@ def own_block(whole: Tensor, layout: Layout, mesh: DeviceMesh) -> Tensor:
 
 
 def as_dtensor(block: Tensor, parameter: Parameter, mesh: DeviceMesh) -> Tensor:
-    stride = torch.empty(parameter.shape, device="meta").stride()
+    stride = torch_private.contiguous_stride(parameter.shape)
     spec = torch_private.dtensor_spec(mesh, parameter.placements, parameter.shape, stride, block.dtype)
     return torch_private.dtensor_of(block, spec, requires_grad=False)
 
@@ -185,8 +186,17 @@ def _owe_whole_gradients(one: Group, part: nn.Module) -> None:
         names = grad.device_mesh.mesh_dim_names or ()
         if not any(n in own and p.is_replicate() for n, p in zip(names, grad.placements, strict=True)):
             return grad
-        pairs = zip(names, grad.placements, strict=True)
-        return grad.redistribute(placements=[Partial() if n in own and p.is_replicate() else p for n, p in pairs])
+        coordinate = grad.device_mesh.get_coordinate()
+        assert coordinate is not None
+        whole = [
+            i for i, (n, p) in enumerate(zip(names, grad.placements, strict=True)) if n in own and p.is_replicate()
+        ]
+        block = torch_private.block_of(grad)
+        if any(coordinate[i] for i in whole):
+            block = torch.zeros_like(block)
+        placements = tuple(Partial() if i in whole else p for i, p in enumerate(grad.placements))
+        spec = torch_private.dtensor_spec(grad.device_mesh, placements, grad.shape, grad.stride(), grad.dtype)
+        return torch_private.dtensor_of(block, spec, requires_grad=False)
 
     def watch(*_: Any) -> None:
         for parameter in one.parameters:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -14,7 +13,7 @@ from shardlang.check.bind import Operand, bind_all
 from shardlang.diagnostics import ShardlangError, sl06_calls
 from shardlang.layout import Dim, Factor, Layout
 from shardlang.lower import torch_private
-from shardlang.lower.model import LoweredModel
+from shardlang.lower.model import LoweredModel, layout_on_leaves
 from shardlang.lower.placements import placements_of
 from shardlang.runtime.apply import own_block
 
@@ -36,8 +35,8 @@ def place_batch(lowered: LoweredModel, batch: Any, mesh: DeviceMesh) -> Any:
         if key in args and isinstance(value, Tensor):
             spec = args[key].spec
             assert spec is not None
-            operands.append(Operand(key, spec, tuple(value.shape), lowered.mesh))
-    layouts = bind_all(operands, dict(lowered.sizes))
+            operands.append(Operand(key, spec, tuple(value.shape), lowered.declared))
+    layouts = [layout_on_leaves(layout, lowered.mesh) for layout in bind_all(operands, dict(lowered.sizes))]
     known = {layout.shape: layout for layout in reversed(layouts)}
     first = layouts[0] if layouts else None
 
@@ -49,7 +48,7 @@ def place_batch(lowered: LoweredModel, batch: Any, mesh: DeviceMesh) -> Any:
         if placements is None:
             span = line.span if line is not None else None
             raise ShardlangError(sl06_calls.no_placement(span, "the batch", "", str(layout)))
-        stride = torch.empty(layout.shape, device="meta").stride()
+        stride = torch_private.contiguous_stride(layout.shape)
         spec = torch_private.dtensor_spec(mesh, placements, layout.shape, stride, value.dtype)
         return torch_private.dtensor_of(own_block(value, layout, mesh), spec, requires_grad=False)
 

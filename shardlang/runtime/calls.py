@@ -26,6 +26,7 @@ from shardlang.diagnostics import ShardlangError, sl06_calls
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
+from shardlang.lower.model import layout_on_leaves
 from shardlang.lower.placements import layout_of, placements_of
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan, dual
@@ -39,9 +40,10 @@ _NAMES = {d.torch_name: d.name for d in DTYPES.values()}
 
 @frozen(eq=False)
 class Boundary:
-    """What every crossing of a model needs: the mesh of its layouts, torch's mesh of the same axes, what runs a plan,
-    and the sizes that the file and the parameters bind."""
+    """What every crossing of a model needs: the mesh whose axes specs name, its leaves, on which layouts are, torch's
+    mesh of these, what runs a plan, and the sizes that the file and the parameters bind."""
 
+    declared: Mesh
     mesh: Mesh
     device_mesh: DeviceMesh
     run: RunPlan
@@ -92,7 +94,7 @@ class _Call:
     def enter(self, values: Mapping[str, Any]) -> dict[str, Any]:
         args = [a for a in self.line.args if isinstance(values.get(a.name), Tensor) and a.spec is not None]
         sizes = dict(self.boundary.sizes)
-        shapes = [global_shape(a, values[a.name], sizes, self.boundary.mesh) for a in args]
+        shapes = [global_shape(a, values[a.name], sizes, self.boundary.declared) for a in args]
         layouts = self._layouts(args, shapes, sizes)
         self.sizes.append(sizes)
         return {a.name: self._cross(a.name, values[a.name], layout) for a, layout in zip(args, layouts, strict=True)}
@@ -130,11 +132,11 @@ class _Call:
 
     def _layouts(self, args: list[Arg], shapes: list[tuple[int, ...]], sizes: dict[str, int]) -> list[Layout]:
         operands = [
-            Operand(f"{a.name or 'the result'} of {self.path}", a.spec, s, self.boundary.mesh)
+            Operand(f"{a.name or 'the result'} of {self.path}", a.spec, s, self.boundary.declared)
             for a, s in zip(args, shapes, strict=True)
             if a.spec is not None
         ]
-        return bind_all(operands, sizes)
+        return [layout_on_leaves(layout, self.boundary.mesh) for layout in bind_all(operands, sizes)]
 
     def _cross(self, name: str, value: Tensor, layout: Layout) -> Tensor:
         placements = placements_of(layout)
@@ -142,7 +144,7 @@ class _Call:
             raise ShardlangError(sl06_calls.no_placement(self.line.span, name, self.path, str(layout)))
         mesh = self.boundary.device_mesh
         if not isinstance(value, DTensor):
-            stride = torch.empty(layout.shape, device="meta").stride()
+            stride = torch_private.contiguous_stride(layout.shape)
             shape = torch.Size(layout.shape)
             return DTensor.from_local(value, mesh, placements, run_check=False, shape=shape, stride=stride)
         if value.device_mesh != mesh:
@@ -210,10 +212,6 @@ def _move(value: DTensor, target: Layout, boundary: Boundary) -> tuple[Tensor, L
     moved = boundary.run(plan_of(source, target, value.dtype), block)
     placements = placements_of(target)
     assert placements is not None
-    spec = torch_private.dtensor_spec(boundary.device_mesh, placements, value.shape, moved_stride(value), value.dtype)
+    stride = torch_private.contiguous_stride(value.shape)
+    spec = torch_private.dtensor_spec(boundary.device_mesh, placements, value.shape, stride, value.dtype)
     return torch_private.dtensor_of(moved.view_as(moved), spec, requires_grad=False), source
-
-
-def moved_stride(value: Tensor) -> tuple[int, ...]:
-    """The strides of a contiguous tensor of the value's shape: what a plan makes is contiguous."""
-    return torch.empty(value.shape, device="meta").stride()

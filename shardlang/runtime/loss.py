@@ -1,51 +1,18 @@
-"""Losses in the global view: cross entropy over a vocabulary that is split, and the mean over the whole batch."""
+"""Losses of DTensors: cross entropy over a vocabulary that is split, and the mean over the whole batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from shardlang.layout import chunk
-
-
-@contextmanager
-def global_view() -> Iterator[None]:
-    """Inside, a plain tensor that meets a DTensor is the whole value, and cross entropy may have a split vocabulary.
-
-    The forward computation, the loss and ``backward`` belong inside. ``backward`` so that activation checkpointing,
-    which computes again in it, finds the same rules.
-    """
-    with ExitStack() as stack:
-        if not _inside:
-            stack.enter_context(implicit_replication())
-            stack.enter_context(_GlobalLosses())
-        _inside.append(True)
-        stack.callback(_inside.pop)
-        yield
-
-
-_inside: list[bool] = []
-"""One entry for each ``global_view`` that is open: torch's own context ends for all when the innermost does."""
-
-
-class _GlobalLosses(TorchFunctionMode):
-    """Sends ``cross_entropy`` of a DTensor whose class dim is split to ``cross_entropy``."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.cross_entropy and isinstance(args[0] if args else kwargs.get("input"), DTensor):
-            return cross_entropy(*args, **kwargs)
-        return func(*args, **kwargs)
+from shardlang.lower import torch_private
 
 
 def cross_entropy(
@@ -172,7 +139,7 @@ def _placed(x: Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> D
 
 
 def _wrap(local: Tensor, mesh: DeviceMesh, placements: Any, shape: torch.Size) -> DTensor:
-    stride = torch.empty(shape, device="meta").stride()
+    stride = torch_private.contiguous_stride(shape)
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
@@ -201,6 +168,3 @@ def whole_value(x: Tensor) -> Tensor:
     if isinstance(whole, DTensor):
         whole = whole.redistribute(placements=[Replicate()] * whole.device_mesh.ndim).to_local()
     return whole
-
-
-__all__ = ["Partial", "cross_entropy", "global_mean", "global_view", "whole_value"]

@@ -8,7 +8,7 @@ known and the planner says what is sent; what DTensor inserts inside a module is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -17,14 +17,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
+from shardlang.check.memory import predict
 from shardlang.check.model import ModelLayouts
 from shardlang.diagnostics import ShardlangError, sl07_launch
 from shardlang.lower import torch_private
 from shardlang.lower.fsdp_cost import fsdp_traffic
-from shardlang.lower.model import LoweredModel, lower_model
+from shardlang.lower.model import lower_model
 from shardlang.lower.placements import device_mesh
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import FREE
+from shardlang.runtime.activations import Kept, peak
 from shardlang.runtime.apply import place
 from shardlang.runtime.batch import place_batch
 from shardlang.runtime.observe import Observer, Tally, tally
@@ -34,26 +36,38 @@ from shardlang.runtime.train import Loss, training_step
 
 @frozen
 class StepPlan:
-    """The collectives of one training step, by kind and axes, as the worst rank sees them."""
+    """The collectives of one training step, by kind and axes, and its memory, as the worst rank sees them.
+
+    ``activations`` are the bytes that the forward pass keeps for the backward pass, ``memory`` those of the whole step
+    at its peak.
+    """
 
     collectives: tuple[Tally, ...]
+    activations: int
+    memory: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"collectives": [t.to_json() for t in self.collectives]}
+        return {
+            "collectives": [t.to_json() for t in self.collectives],
+            "activations": self.activations,
+            "memory": self.memory,
+        }
 
     @staticmethod
     def from_json(said: Mapping[str, Any]) -> StepPlan:
-        return StepPlan(tuple(Tally.from_json(t) for t in said["collectives"]))
+        return StepPlan(tuple(Tally.from_json(t) for t in said["collectives"]), said["activations"], said["memory"])
 
 
-def plan_step(layouts: ModelLayouts, module: nn.Module, batch: Callable[[int], Any], loss: Loss) -> StepPlan:
-    """The plan of a step of ``module`` (on the meta device), with batches as the user's ``batch(step)`` makes them.
+def plan_step(
+    layouts: ModelLayouts, build: Callable[[], nn.Module], batch: Callable[[int], Any], loss: Loss
+) -> StepPlan:
+    """The plan of a step of the model that ``build`` makes, with batches as the user's ``batch(step)`` makes them.
 
     Must be called in a process that has no process group. Raises SL0736 where the model, the batch or the loss
     raises: they may need the values of tensors, which there are none of.
     """
     try:
-        return _plan_step(lower_model(layouts), module, batch(0), loss)
+        return _plan_step(layouts, build, batch(0), loss)
     except ShardlangError:
         raise
     except Exception as error:
@@ -62,22 +76,28 @@ def plan_step(layouts: ModelLayouts, module: nn.Module, batch: Callable[[int], A
         raise ShardlangError(sl07_launch.step_not_planned(span, layouts.model.name, reason)) from error
 
 
-def _plan_step(lowered: LoweredModel, module: nn.Module, batch: Any, loss: Loss) -> StepPlan:
-    with _standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank):
+def _plan_step(layouts: ModelLayouts, build: Callable[[], nn.Module], batch: Any, loss: Loss) -> StepPlan:
+    lowered = lower_model(layouts)
+    mode = torch_private.fake_mode()
+    with ExitStack() as stack:
+        stack.enter_context(_standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank))
         mesh = device_mesh(lowered.mesh, "cpu")
+        stack.enter_context(mode)
+        module = build()
         place(lowered, module, mesh, _planned)
         gathered = {p.name for g in lowered.groups for p in g.parameters}
         own = {leaf for g in lowered.groups for leaf in (*g.shard, *g.replicate)}
         keep = [i for i, a in enumerate(lowered.mesh.axes) if a.name in own]
         for name in gathered:
             _settle_gradient(module.get_parameter(name), keep)
-        empty = tree_map_only(Tensor, lambda t: t.to("meta"), batch)
+        empty = tree_map_only(Tensor, mode.from_tensor, batch)
         placed = place_batch(lowered, empty, mesh)
-        with Recorder() as recorder, Observer(lowered.mesh, lowered.mesh.first_rank):
+        kept = Kept(module)
+        with Recorder() as recorder, Observer(lowered.mesh, lowered.mesh.first_rank), kept.watching():
             training_step(module, placed, loss)
     issued = list(recorder.issued)
     issued += [Issued(t.kind, t.axes, t.bytes, t.bytes) for t in fsdp_traffic(lowered)]
-    return StepPlan(tally(issued, lowered.mesh))
+    return StepPlan(tally(issued, lowered.mesh), kept.bytes, peak(predict(layouts), kept))
 
 
 def _planned(plan: Plan, block: Tensor) -> Tensor:

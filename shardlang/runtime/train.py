@@ -11,8 +11,9 @@ import torch
 from attrs import define, field
 from torch import Tensor, nn
 
+from shardlang.runtime.global_view import global_view
 from shardlang.runtime.gradients import clip_grad_norm_
-from shardlang.runtime.loss import global_mean, global_view, whole_value
+from shardlang.runtime.loss import global_mean, whole_value
 from shardlang.runtime.memory import Meter
 from shardlang.runtime.observe import Observer, Tally, tally
 from shardlang.runtime.record import Recorder

@@ -1,0 +1,64 @@
+"""Attention in the global view: each rank attends with the heads and the rows of the batch that it has.
+
+Query, key and value may be split alike over the batch (dim 0) and over heads (dim 1). A query may be split over heads
+on axes where key and value are whole as well, as long as a rank has one key head: its query heads then share it, and
+the key's gradient is pending on these axes. Nothing is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.nn import functional as F
+
+
+def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Tensor | None:
+    """The attention of DTensors by the blocks of each rank; ``None`` where blocks are not enough."""
+    if not all(isinstance(x, DTensor) and x.dim() == 4 for x in (query, key, value)):
+        return None
+    mesh = query.device_mesh
+    key_grads: list[Placement] = []
+    for axis, (q, k, v) in enumerate(zip(query.placements, key.placements, value.placements, strict=True)):
+        alike = q == k == v and (q.is_replicate() or q.is_shard(0) or q.is_shard(1))
+        shared = q.is_shard(1) and k.is_replicate() and v.is_replicate() and key.to_local().shape[1] == 1
+        if mesh.size(axis) > 1 and not (alike or shared):
+            return None
+        key_grads.append(Partial() if shared and not alike else k)
+    if mask is not None:
+        mask = _mask_block(mask, query)
+    out = F.scaled_dot_product_attention(
+        query.to_local(),
+        key.to_local(grad_placements=key_grads),
+        value.to_local(grad_placements=key_grads),
+        mask,
+        *rest,
+        **options,
+    )
+    shape = (*query.shape[:3], value.shape[3])
+    stride = _stride(out, shape)
+    return DTensor.from_local(out, mesh, query.placements, run_check=False, shape=shape, stride=stride)
+
+
+def _mask_block(mask: Tensor, query: DTensor) -> Tensor:
+    """The part of a mask ``[.., batch or 1, heads or 1, seq, seq]`` that goes with this rank's queries."""
+    mesh = query.device_mesh
+    if not isinstance(mask, DTensor):
+        mask = DTensor.from_local(mask, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    first = 4 - mask.dim()
+    wanted: list[Placement] = []
+    for placement in query.placements:
+        dim = placement.dim - first if isinstance(placement, Shard) else -1
+        wanted.append(Shard(dim) if dim >= 0 and mask.shape[dim] > 1 else Replicate())
+    return mask.redistribute(placements=wanted).to_local()
+
+
+def _stride(block: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of the whole, in the order of the block's: attention gives heads inside or outside of the sequence."""
+    order = sorted(range(len(shape)), key=lambda d: (block.stride(d), -d))
+    stride, size = [0] * len(shape), 1
+    for d in order:
+        stride[d] = size
+        size *= max(shape[d], 1)
+    return tuple(stride)

@@ -1,0 +1,110 @@
+"""Small models that each have one thing that tools trip over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from examples.llama.model import Llama
+
+BATCH, SEQ, VOCAB, DIM = 8, 8, 16, 16
+
+
+def llama(vocab: int = VOCAB, heads: int = 4, kv_heads: int = 2, dim: int = DIM) -> nn.Module:
+    return Llama(vocab=vocab, dim=dim, hidden=32, layers=2, heads=heads, kv_heads=kv_heads, length=SEQ)
+
+
+def uneven_llama() -> nn.Module:
+    return llama(vocab=13)
+
+
+def three_heads() -> nn.Module:
+    return llama(heads=3, kv_heads=3, dim=12)
+
+
+def four_kv_heads() -> nn.Module:
+    return llama(heads=4, kv_heads=4)
+
+
+def tokens(step: int, vocab: int = VOCAB, batch: int = BATCH) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    both = torch.randint(vocab, (batch, SEQ + 1), generator=generator)
+    return {"tokens": both[:, :-1].contiguous(), "targets": both[:, 1:].contiguous()}
+
+
+def few_tokens(step: int) -> dict[str, Tensor]:
+    return tokens(step, vocab=12)
+
+
+def one_sentence(step: int) -> dict[str, Tensor]:
+    return tokens(step, batch=1)
+
+
+def padded_tokens(step: int) -> dict[str, Tensor]:
+    """Rows of very different length: what counts is the number of tokens, not of rows."""
+    batch = tokens(step)
+    for row, length in enumerate((8, 1, 5, 2, 8, 8, 3, 1)):
+        batch["targets"][row, length:] = -100
+    return batch
+
+
+def next_token(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    logits = model(batch["tokens"])
+    total = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
+    return total, (batch["targets"] != -100).sum()
+
+
+class Perceptron(nn.Module):
+    """Two layers, the second ``down``; with a buffer, a scalar, a frozen integer table and a layer of another dtype."""
+
+    def __init__(self, hidden: int = 24, mixed: bool = False) -> None:
+        super().__init__()
+        self.up = nn.Linear(DIM, hidden)
+        self.down = nn.Linear(hidden, DIM)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.table = nn.Parameter(torch.arange(DIM, dtype=torch.uint8), requires_grad=False)
+        self.gate = nn.Linear(DIM, DIM, dtype=torch.float64) if mixed else None
+        self.register_buffer("mask", (torch.arange(DIM) % 3 > 0).float())
+
+    def forward(self, x: Tensor, note: str | None = None) -> Tensor:
+        y = self.down(F.silu(self.up(x * self.mask))) * self.scale
+        y = y + self.table.float() / DIM + torch.ones(DIM)
+        return y if self.gate is None else y * torch.sigmoid(self.gate(x.double())).float()
+
+
+class Tied(nn.Module):
+    """One weight at both ends."""
+
+    def __init__(self, vocab: int = 7) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, DIM)
+        self.middle = nn.Linear(DIM, DIM)
+        self.output = nn.Linear(DIM, vocab, bias=False)
+        self.output.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.output(torch.tanh(self.middle(self.embed(tokens))))
+
+
+def tied_tokens(step: int) -> dict[str, Tensor]:
+    return tokens(step, vocab=7)
+
+
+def perceptron() -> nn.Module:
+    return Perceptron()
+
+
+def mixed_perceptron() -> nn.Module:
+    return Perceptron(mixed=True)
+
+
+def vectors(step: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return {"x": torch.randn(BATCH, DIM, generator=generator), "y": torch.randn(BATCH, DIM, generator=generator)}
+
+
+def squares(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
+    return (model(batch["x"]) - batch["y"]).square().sum(), batch["x"].shape[0]
