@@ -24,10 +24,10 @@ HEAD = """# Operators
 
 What each operator lets pass. A rule names the factors of dims, one letter each here: a factor that stands in operands
 and result may be split, alike in all of them; `+` is summed over, and its axes are owed by the result; `!` must be
-whole; `1` is a dim of size 1 that pairs with nothing; `(a b)` is a dim made of factors. *Pending in* lists the operands in
-which the operator is linear, through which a value whose sum is owed passes (`0, 1`: in each alone; `0+1`: in both
-together). Rows come from real calls, so that the number of dims is that of the call; rules hold for any. Whatever has no
-rule runs on whole values; an operator that torch makes of others is taken apart into those first.
+whole; `1` is a dim of size 1 that pairs with nothing; `(a b)` is a dim made of factors. *Pending in* lists the
+operands in which the operator is linear, through which a value whose sum is owed passes (`0, 1`: in each alone; `0+1`:
+in both together). Rows come from real calls, so that the number of dims is that of the call; rules hold for any.
+Whatever has no rule runs on whole values; an operator that torch makes of others is taken apart into those first.
 
 This file is written by `python -m tests.trace.operator_table`.
 
@@ -35,14 +35,22 @@ This file is written by `python -m tests.trace.operator_table`.
 |---|---|---|---|
 """
 
+INVARIANTS = """
+## Invariants
+
+- Run on all ranks, simulated, an operator gives the value and the gradients of one device, under any layouts its rule
+  allows.
+- A value whose sum is owed enters only operators that are linear in it.
+- What a rule does not let pass is moved by a plan or is an error; it is never moved unseen.
+"""
+
 
 def rows() -> list[str]:
     load()
     found: dict[str, str] = {}
     for example in EXAMPLES:
-        trace = capture(
-            example.function, [TensorType(tuple(t.shape), t.dtype) for t in example.tensors], example.function
-        )
+        types = [TensorType(tuple(t.shape), t.dtype) for t in example.tensors]
+        trace = capture(example.function, types, example.function)
         for node in trace.graph.nodes:
             target: Any = node.target
             if (
@@ -120,7 +128,7 @@ def linear_text(rule: Rule | None) -> str:
 def table() -> str:
     rest = sorted(n for n in RULES if not n.startswith("shardlang_tests."))
     more = "\nRules also exist for, each like its kin above: " + ", ".join(f"`{n}`" for n in rest) + ".\n"
-    return HEAD + "\n".join(rows()) + "\n" + more
+    return HEAD + "\n".join(rows()) + "\n" + more + INVARIANTS
 
 
 if __name__ == "__main__":
