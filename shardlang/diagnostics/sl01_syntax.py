@@ -382,3 +382,8 @@ def spec_without_brackets(span: Span) -> Diagnostic:
         notes=("the dims of a tensor are written `[batch/dp seq d]`, after its dtype where there is one",),
         helps=("write `[` and `]` around the dims",),
     )
+
+
+@message("SL0137", "comma at the end of a list")
+def trailing_comma(span: Span) -> Diagnostic:
+    return Diagnostic("nothing follows the comma", span, helps=("remove the comma",), fix=Fix(span, ""))

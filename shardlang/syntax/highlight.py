@@ -163,7 +163,7 @@ class ShardlangLexer(RegexLexer):
         "rule-name": _one(NAME, SIZE),
         "else?": [
             include("blank"),
-            (r"else(?=[ \t\r\n]+whole\b)", Keyword, _next("whole")),
+            (r"else(?=(?:[ \t\r\n]|#[^\n]*\n)+whole\b)", Keyword, _next("whole")),
             default("#pop"),
         ],
         "whole": _one(_word("whole"), Keyword.Constant),

@@ -49,7 +49,8 @@ def _keyword_inside(place: Place) -> Diagnostic | None:
     opener = place.opener
     if opener is None:
         return None
-    words = DECLARATIONS if opener.text == "{" and not place.in_spec else (*DECLARATIONS, *ITEMS)
+    of_model = opener.text == "{" and len(place.opened) == 1
+    words = DECLARATIONS if of_model else (*DECLARATIONS, *ITEMS)
     text = place.source.text
     match = re.compile(_KEYWORD_LINE.format("|".join(words)), re.MULTILINE).search(text, opener.end, len(text))
     if match is None or match.start(1) > place.at:
@@ -137,6 +138,18 @@ def _axes(place: Place) -> Diagnostic | None:
             if place.accepts(sign):
                 return sl01_syntax.comma_between_axes(place.span, sign)
     return None
+
+
+def _trailing_comma(place: Place) -> Diagnostic | None:
+    """A comma that nothing of its list follows: a bracket closes, or a declaration begins, which was read as a name."""
+    before, previous = place.before, place.previous
+    if previous is not None and previous.type == "NAME" and previous in (*DECLARATIONS, *ITEMS) and place.word != "=":
+        before = place.source.text[: previous.start_pos].rstrip()
+    elif place.word not in _CLOSERS:
+        return None
+    if not before.endswith(","):
+        return None
+    return sl01_syntax.trailing_comma(place.source.span(len(before) - 1, len(before)))
 
 
 def _bare_spec(place: Place) -> Diagnostic | None:
@@ -320,6 +333,7 @@ _FINDERS: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _foreign,
     _quote,
     _in_spec,
+    _trailing_comma,
     _axes,
     _equals,
     _arrow,

@@ -110,7 +110,7 @@ limit = st.one_of(
 )
 factor = seq(names | ints | st.just("..."), maybe(st.sampled_from(("+", "!"))))
 pattern = seq("[", listed(st.one_of(factor, seq("(", listed(factor, ""), ")")), "", least=0), "]")
-rule_line = seq(listed(names, ","), "->", over, maybe(st.just(("else whole",))))
+rule_line = seq(listed(names, ","), "->", over, maybe(st.just(("else", "whole"))))
 
 declaration = st.one_of(
     seq("link", names, "=", bandwidth, ",", time),

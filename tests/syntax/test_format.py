@@ -60,18 +60,21 @@ def test_the_laws_hold_on_written_texts(text: str) -> None:
 
 
 @given(strategies.texts(strategies.spec))
+@settings(deadline=None)
 def test_a_spec_is_shown_as_it_is_read(text: str) -> None:
     spec = parse_spec(Source("a", text))
     assert parse_spec(Source("a", show.spec(spec))) == spec
 
 
 @given(strategies.texts(strategies.signature))
+@settings(deadline=None)
 def test_a_signature_is_shown_as_it_is_read(text: str) -> None:
     signature = parse_signature(Source("a", text))
     assert parse_signature(Source("a", show.signature(signature))) == signature
 
 
 @given(strategies.texts(strategies.change))
+@settings(deadline=None)
 def test_a_change_is_shown_as_it_is_read(text: str) -> None:
     change = parse_change(Source("a", text))
     assert parse_change(Source("a", show.change(change))) == change
