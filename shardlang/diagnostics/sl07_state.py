@@ -160,3 +160,35 @@ def no_such_dtype(key: str, dtype: str) -> Diagnostic:
         f"`{key}` is {dtype}, which either safetensors files or specs have no name for",
         helps=("convert it, or save a checkpoint with `sl.save`, which holds every dtype",),
     )
+
+
+Fact = tuple[str, Sequence[int]] | None
+"""A tensor's dtype and shape; ``None`` where there is no such tensor."""
+
+
+@message("SL0767", "models whose weights do not match")
+def models_differ(name: str, source: Fact, target: Fact) -> Diagnostic:
+    def told(fact: Fact) -> str:
+        return "nothing" if fact is None else f"{fact[0]} {_shape(fact[1])}"
+
+    return Diagnostic(
+        f"`{name}` is {told(source)} in the source of the transfer, and {told(target)} in its target",
+        notes=("a transfer moves the same tensors to other layouts; nothing was moved",),
+        helps=("build both models by the same function, with the same sizes and dtype",),
+    )
+
+
+@message("SL0768", "a transfer without one of its sides")
+def no_side(word: str) -> Diagnostic:
+    return Diagnostic(
+        f"no rank gives the {word} of the transfer",
+        notes=("each rank gives the models that it holds, and None for the other",),
+    )
+
+
+@message("SL0769", "a mesh whose ranks do not follow each other")
+def scattered_mesh(mesh: str, ranks: Sequence[int]) -> Diagnostic:
+    return Diagnostic(
+        f"mesh `{mesh}` is on ranks {', '.join(map(str, ranks))}, which do not follow each other",
+        helps=("declare it with `ranks FIRST..LAST`, and make its device mesh by `program.mesh(name).device_mesh()`",),
+    )

@@ -21,7 +21,8 @@ from shardlang.mesh import Axis, Mesh
 
 _OPS: dict[str, ReduceOp] = {"sum": "sum", "avg": "avg", "max": "max", "min": "min"}
 _meshes: weakref.WeakKeyDictionary[DeviceMesh, Mesh] = weakref.WeakKeyDictionary()
-_device_meshes: dict[tuple[Mesh, str], DeviceMesh] = {}
+_device_meshes: dict[tuple[Mesh, str], tuple[DeviceMesh, object]] = {}
+"""Each with the default process group that it hangs on: a new one makes it stale, on all ranks alike."""
 
 
 def device_mesh(mesh: Mesh, device_type: str = "cpu") -> DeviceMesh:
@@ -33,11 +34,11 @@ def device_mesh(mesh: Mesh, device_type: str = "cpu") -> DeviceMesh:
     if mesh.ranks.stop > world:
         raise ShardlangError(sl07_runtime.too_few_ranks(mesh.name, str(mesh), mesh.ranks.stop, world))
     key = (mesh, device_type)
-    found = _device_meshes.get(key)
-    if found is None or torch_private.is_stale(found):
+    found, launch = _device_meshes.get(key, (None, None))
+    if found is None or launch is not torch.distributed.group.WORLD:
         ranks = torch.tensor(list(mesh.ranks), dtype=torch.int).reshape([a.size for a in mesh.axes])
         found = DeviceMesh(device_type, ranks, mesh_dim_names=tuple(a.name for a in mesh.axes))
-        _device_meshes[key] = found
+        _device_meshes[key] = found, torch.distributed.group.WORLD
         remember(found, mesh)
     return found
 

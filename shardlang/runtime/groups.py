@@ -8,6 +8,7 @@ same step of the same plan, so that the order is the same on every rank.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -57,6 +58,8 @@ class Group:
 
 
 _groups: dict[tuple[tuple[int, ...], str], Group] = {}
+_made: Counter[tuple[tuple[int, ...], str]] = Counter()
+"""How many groups of some ranks there have been: a name is never used again, as the store remembers its addresses."""
 _owner: list[object] = []
 """The default process group that the cached ones hang on: a new one makes them all stale."""
 
@@ -71,17 +74,14 @@ def group_of(ranks: tuple[int, ...], device: str = "cpu") -> Group:
     world = dist.group.WORLD
     if not _owner or _owner[0] is not world:
         _groups.clear()
+        _made.clear()
         _owner[:] = [world]
     members = tuple(sorted(ranks))
     found = _groups.get((members, device))
     if found is None:
-        handle = dist.new_group(
-            list(members),
-            timeout=timedelta(seconds=timeout()),
-            backend=_backend(device),
-            use_local_synchronization=True,
-            group_desc="shardlang",
-        )
+        _made[members, device] += 1
+        name = f"shardlang/{'.'.join(map(str, members))}/{device}/{_made[members, device]}"
+        handle = torch_private.named_group(name, list(members), timedelta(seconds=timeout()), _backend(device))
         found = Group(handle, members, members.index(dist.get_rank()), dist.get_backend(handle))
         _groups[members, device] = found
     return found
@@ -104,13 +104,13 @@ def abandon(group: Group) -> None:
     """Destroys a group after a failure, so that members that still wait for this rank fail as well, and at once."""
     for key in [k for k, g in _groups.items() if g is group]:
         del _groups[key]
-    torch_private.retire_group(group.handle)
+    dist.destroy_process_group(group.handle)
 
 
 def release() -> None:
     """Destroys every group that the executor made. All ranks must have finished what they issued on them."""
     for group in _groups.values():
-        torch_private.retire_group(group.handle)
+        dist.destroy_process_group(group.handle)
     _groups.clear()
 
 

@@ -18,6 +18,7 @@ import shardlang as sl
 from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Layout
 from shardlang.mesh import Axis, Mesh
+from shardlang.runtime.record import Recorder
 from shardlang.runtime.simulate import shard
 from shardlang.runtime.state import State, state_dict
 from tests.state.layouts import fused
@@ -246,3 +247,53 @@ def import_run(folder: str, axes: str) -> list[str]:
     state = state_dict(net, layouts=layouts)
     sl.load_safetensors(state, folder)
     return differing(state)
+
+
+TRANSFER = """
+mesh train = dp:2 * tp:2
+mesh four  = tp:4
+mesh two   = tp:2 ranks 4..5
+model trainer on train {
+  param up.weight   : [f/~tp d]
+  param down.weight : [d f/~tp]
+  param big.weight  : [n/tp m]
+  param otherwise   : whole
+  fsdp root over dp
+}
+model four on four {
+  param up.weight   : [f/~tp d]
+  param big.weight  : [n m/tp]
+  param otherwise   : whole
+}
+model two on two {
+  param down.weight : [d f/~tp]
+  param big.weight  : [n/tp m]
+  param otherwise   : whole
+}
+transfer trainer => four
+transfer trainer => two
+"""
+WAYS = {"2x2 to 4": ("trainer", "four"), "2x2 to 2 others": ("trainer", "two"), "4 to 2x2": ("four", "trainer")}
+
+
+def transfer_run(way: str, staging: int) -> tuple[list[str], list[str], int, int, int, dict[str, Any]]:
+    """In a world of 6: wrong keys, the plan as shown, bytes received and sent, the largest round, the plan."""
+    program = sl.loads(TRANSFER)
+    placed_models: list[nn.Module | None] = []
+    for name in WAYS[way]:
+        mesh = program.declared_model(name).mesh
+        made = program.mesh(mesh.name).device_mesh("cpu")  # all ranks of the launch must ask
+        net = None
+        if dist.get_rank() in mesh.ranks:
+            net = Net()
+            program.apply(net, made, name=name)
+        placed_models.append(net)
+    source, target = placed_models
+    if source is not None:
+        fill(state_dict(source))
+    shown: list[str] = []
+    with Recorder() as recorder:
+        plan = sl.transfer(source, target, staging=staging, show=shown.append)
+    largest = max((i.bytes_received + i.bytes_sent for i in recorder.issued), default=0)
+    wrong = [] if target is None else differing(state_dict(target))
+    return wrong, shown, recorder.bytes_received, recorder.bytes_sent, largest, plan.to_json()
