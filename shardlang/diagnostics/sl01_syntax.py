@@ -184,9 +184,9 @@ def foreign_spec(span: Span, notation: str) -> Diagnostic:
 
 
 @message("SL0115", "wrong arrow")
-def wrong_arrow(span: Span, right: str, meaning: str) -> Diagnostic:
+def wrong_arrow(span: Span, right: str, ends: str) -> Diagnostic:
     return Diagnostic(
-        f"{meaning} is written `{right}`, found {_shown(span.text)}",
+        f"between {ends} stands `{right}`, found {_shown(span.text)}",
         span,
         helps=(f"write `{right}`",),
         fix=Fix(span, right),
@@ -310,13 +310,19 @@ def arithmetic_in_spec(span: Span) -> Diagnostic:
         f"`{span.text}` in a spec",
         span,
         notes=("the size of a dim is a name, an integer or a product",),
-        helps=("give the size a name: `let half = d//2`, then `[half]`",),
+        helps=(
+            *(("for a split write `/`",) if span.text == "//" else ()),
+            "give the size a name: `let half = d//2`, then `[half]`",
+        ),
     )
 
 
 @message("SL0129", "malformed path")
 def bad_path(span: Span, part: str | None = None) -> Diagnostic:
-    reason = "`*` stands for a whole name between dots" if part is None else f"{_shown(part)} is none of its parts"
+    if part is None:
+        reason = "`*` stands for a whole name between dots"
+    else:
+        reason = f"{_shown(part)} is no part of one" if part else "a name is missing beside a dot"
     return Diagnostic(
         f"the path is malformed: {reason}",
         span,

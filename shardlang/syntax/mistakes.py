@@ -181,9 +181,9 @@ def _last_word(text: str) -> str:
 
 def _arrow(place: Place) -> Diagnostic | None:
     if place.word == "->" and place.accepts("=>"):
-        return sl01_syntax.wrong_arrow(place.span, "=>", "a change of layout")
+        return sl01_syntax.wrong_arrow(place.span, "=>", "source and target")
     if place.word == "=>" and place.accepts("->"):
-        return sl01_syntax.wrong_arrow(place.span, "->", "what comes out")
+        return sl01_syntax.wrong_arrow(place.span, "->", "what goes in and what comes out")
     return None
 
 
@@ -249,12 +249,12 @@ def _path(place: Place) -> Diagnostic | None:
 
 
 def _offender(span: Span) -> str:
-    """The first part of a path that is malformed."""
+    """The first part of a path that is malformed; empty where two dots follow each other or one begins it."""
     part = re.compile(r"[A-Za-z0-9_]+|\*\*?|\{\s*\w+(\s*,\s*\w+)*\s*\}|\[[0-9]+\.\.[0-9]+\]")
     rest = span.text
     while (match := part.match(rest)) and rest[match.end() : match.end() + 1] == ".":
         rest = rest[match.end() + 1 :]
-    return rest or "."
+    return rest.split(".")[0]
 
 
 def _keyword(place: Place) -> Diagnostic | None:
