@@ -167,6 +167,6 @@ def work_repeated(span: Span, style: str, module: str) -> Diagnostic:
         span,
         severity="warning",
         label="its work is repeated on every rank",
-        notes=("the style splits the work inside the module, and gives a whole result: the values are the same",),
+        notes=("what the style splits in front of the module and gathers behind it differs by version; no value does",),
         helps=(f"a `call` line for `{module}` with `seq/tp` in its argument and result keeps the work split",),
     )

@@ -75,6 +75,7 @@ UNSAYABLE: Mapping[str, str] = {
     "local": "the module's code knows of the ranks itself",
     "gather": "it sums the module's first result over the ranks, and a plan does not say what the others are",
     "all_reduce": "it sums the module's result over the ranks, and a plan does not say how many dims that has",
+    "embedding_colwise": "each rank looks up its own columns, and the results are then summed over the ranks",
     "ep_router": "it rewrites the router's choice of experts for each rank",
     "grouped_gemm": "each rank has experts of its own, and tokens are dispatched to them",
     "moe_tp_experts": "the experts' code knows of the ranks itself",
