@@ -40,6 +40,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest names where there is no such command."""
+        name = str(args[0])
+        if name not in COMMANDS and not name.startswith("-"):
+            from shardlang.diagnostics.prose import did_you_mean
+
+            ctx.fail("; ".join([f"there is no command `{name}`", *did_you_mean(name, COMMANDS)]))
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command. What it raises ends here: a ``ShardlangError`` with exit 1, a fault of ours with exit 2."""
         from shardlang.diagnostics import Diagnostic, ShardlangError
