@@ -189,7 +189,7 @@ class ShardlangLexer(RegexLexer):
         **_list("result", ",", Punctuation, "more-results"),
         "spec": [
             include("blank"),
-            (r"whole\b(?!\s*:)", Keyword.Constant, _next("grad?")),
+            (rf"whole\b(?!{BLANK}:)", Keyword.Constant, _next("grad?")),
             (words(tuple(DTYPES), suffix=rf"(?={BLANK}\[)"), Keyword.Type),
             (rf"{NAME}(?={BLANK}\[)", Name),
             (r"\[", Punctuation, _next("dims", "pending?", "grad?")),
@@ -198,7 +198,7 @@ class ShardlangLexer(RegexLexer):
         "grad?": _one(_word("grad"), Keyword, "gradient"),
         "gradient": [
             include("blank"),
-            (r"whole\b(?!\s*:)", Keyword.Constant, "#pop"),
+            (rf"whole\b(?!{BLANK}:)", Keyword.Constant, "#pop"),
             (words(tuple(DTYPES), suffix=rf"(?={BLANK}\[)"), Keyword.Type),
             (rf"{NAME}(?={BLANK}\[)", Name),
             (r"\[", Punctuation, _next("dims", "pending?")),

@@ -129,7 +129,7 @@ def walk(seed: int, length: int = 60) -> str:
         kind = draw.choice(accepted)
         text = _text(kind, signs, draw)
         state.feed_token(Token(kind, text, start_pos=0, end_pos=0))
-        parts += [text, draw.choice(_BLANKS) if kind != "ELSE" else " "]
+        parts += [text, draw.choice(_BLANKS)]
     return "".join(parts)
 
 
