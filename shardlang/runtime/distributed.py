@@ -14,7 +14,8 @@ from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.plan.plan import Plan
 from shardlang.runtime import agreement, faults
 from shardlang.runtime.groups import Team
-from shardlang.runtime.steps import Prepared, State, prepare
+from shardlang.runtime.steps import Prepared, prepare
+from shardlang.runtime.transfers import State
 
 _KEPT = 4096
 """How many prepared plans are kept; the least recently used goes first."""

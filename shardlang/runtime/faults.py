@@ -22,9 +22,13 @@ GRACE = 3.0
 """Seconds in which the others' words are awaited. Members on one link fail within milliseconds of each other."""
 
 
-def lost(plan: ReadyPlan, index: int, error: Exception) -> ShardlangError:
-    """The diagnostic of a failed step (``index`` -1: of the agreement before the first)."""
-    if isinstance(error, ShardlangError):
+_OF_THE_WIRE = ("peer", "timed out", "timeout", "connect", "socket", "nccl", "broken", "store", "closed")
+"""Words of backends for a transfer that failed on the way, and not for one that was asked for wrongly."""
+
+
+def lost(plan: ReadyPlan, index: int, error: Exception) -> Exception:
+    """The diagnostic of a failed step (``index`` -1: of the agreement before the first); ``error`` if it is no such."""
+    if not any(word in str(error).lower() for word in _OF_THE_WIRE):
         return error
     steps = plan.plan.steps
     where = "agreement" if index < 0 else steps[index].kind

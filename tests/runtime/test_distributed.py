@@ -59,7 +59,7 @@ def test_every_kind_of_step_gives_what_the_simulator_gives(world: World, shape: 
 
 
 def test_large_pieces_that_go_by_themselves_arrive_too(world: World) -> None:
-    plans = [p for shape in ((1040, 516), (1037, 521)) for p in classics(shape)[::3]]
+    plans = classics((1040, 516))[::6] + classics((1037, 521))[2::6]
     check_against_simulator(world, plans, [value_of(p.source.shape) for p in plans])
 
 
@@ -71,8 +71,7 @@ def test_every_dtype_moves(world: World, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in (torch.bool, torch.uint8)], ids=str)
 def test_every_dtype_is_summed(world: World, dtype: torch.dtype) -> None:
-    shapes = [(8, 8), (5, 3)] + [(256, 512)] * (dtype == torch.bfloat16)
-    plans = [p for s in shapes for p in classics(s) if p.source.owed()]
+    plans = [p for s in ((8, 8), (5, 3)) for p in classics(s) if p.source.owed()]
     small = [(value_of(p.source.shape) % 3).to(dtype) for p in plans]
     check_against_simulator(world, plans, small, seed=None)
 

@@ -1,0 +1,217 @@
+"""Ways to carry out a crossing: by the backend's own collective, by one all-to-all of all pieces, piece by piece.
+
+Each is started and finished; between the two its transfer is under way. A block that is given is never written to.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from shardlang.runtime import collectives
+from shardlang.runtime.blocks import Selection, read, write
+from shardlang.runtime.collectives import Label
+from shardlang.runtime.crossing import Crossing, assembled, in_line, packed, room
+from shardlang.runtime.reduce import combine, scaled
+
+State = Any
+"""What a started step keeps until it is finished."""
+
+
+class AllReduce:
+    """Where the backend does not add the dtype itself, pieces go to their owners, are added there and gathered."""
+
+    def __init__(self, cross: Crossing) -> None:
+        self.cross, self.step = cross, cross.step
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        cross = self.cross
+        group, n = cross.group, cross.group.size
+        if collectives.reduces(group, block.dtype) and (group.backend != "gloo" or not _worth_pieces(block, n)):
+            total = room(block, tuple(block.shape), out).copy_(block)
+            return collectives.all_reduce(group, cross.label, total, cross.op), total, None
+        size = -(-block.numel() // n)
+        given = block.reshape(-1)
+        if size * n != given.numel():
+            given = given.new_zeros(size * n)
+            given[: block.numel()] = block.reshape(-1)
+        pieces = torch.empty_like(given)
+        return collectives.all_to_all(group, cross.label, pieces, given, None, None), block, (given, pieces, out)
+
+    def finish(self, state: State) -> torch.Tensor:
+        work, block, buffers = state
+        work.wait()
+        cross = self.cross
+        if buffers is None:
+            return block if cross.divide == 1 else _divided(block, cross.divide)
+        _, pieces, out = buffers
+        mine = combine(pieces.view(cross.group.size, -1).unbind(0), cross.op, divide=cross.divide)
+        fits = out is not None and out.is_contiguous() and out.numel() == pieces.numel() and out.dtype == block.dtype
+        whole = out.view(-1) if fits else torch.empty_like(pieces)
+        collectives.all_gather(cross.group, Label(cross.label.kind, cross.label.axes, 0), whole, mine).wait()
+        return whole[: block.numel()].view(block.shape)
+
+
+class AllGather:
+    """Equal blocks, by the backend's own."""
+
+    def __init__(self, cross: Crossing) -> None:
+        self.cross, self.step = cross, cross.step
+        self._direct = in_line(cross.places, math.prod(cross.shape))
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        result = room(block, self.cross.shape, out)
+        given = block.contiguous().view(-1)
+        gathered = result.view(-1) if self._direct else given.new_empty(given.numel() * self.cross.group.size)
+        return collectives.all_gather(self.cross.group, self.cross.label, gathered, given), gathered, result, given
+
+    def finish(self, state: State) -> torch.Tensor:
+        work, gathered, result, _ = state
+        work.wait()
+        if self._direct:
+            answer: torch.Tensor = result
+            return answer
+        return assembled(self.cross, list(gathered.view(self.cross.group.size, -1)), result)
+
+
+class ReduceScatter:
+    """Equal pieces, by a backend whose own reduce-scatter sends no more than it must."""
+
+    def __init__(self, cross: Crossing) -> None:
+        self.cross, self.step = cross, cross.step
+        self._direct = in_line(cross.sources, cross.held)
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        cross = self.cross
+        result = room(block, cross.shape, out)
+        given = block.contiguous().view(-1) if self._direct else packed(block, cross.sources)
+        if not collectives.reduces(cross.group, block.dtype):
+            pieces = torch.empty_like(given)
+            return collectives.all_to_all(cross.group, cross.label, pieces, given, None, None), pieces, given, result
+        work = collectives.reduce_scatter(cross.group, cross.label, result.view(-1), given, cross.op)
+        return work, None, given, result
+
+    def finish(self, state: State) -> torch.Tensor:
+        work, pieces, _, result = state
+        work.wait()
+        cross = self.cross
+        if pieces is not None:
+            parts = pieces.view(cross.group.size, *cross.shape).unbind(0)
+            return combine(parts, cross.op, divide=cross.divide)
+        answer: torch.Tensor = result if cross.divide == 1 else _divided(result, cross.divide)
+        return answer
+
+
+class Pieces:
+    """Any crossing, as one all-to-all of its pieces."""
+
+    def __init__(self, cross: Crossing) -> None:
+        self.cross, self.step = cross, cross.step
+        self._sizes = [0 if s is None else s.numel for s in cross.sources]
+        self._out_sizes = [0 if p is None else p.numel for p in cross.places]
+        self._even = cross.even and len({*self._sizes, *self._out_sizes}) == 1
+        self._in_line = not cross.reduced and in_line(cross.places, math.prod(cross.shape))
+        self._straight = in_line(cross.sources, cross.held)
+        self._sources = list(cross.sources)
+        # What a rank keeps goes past the buffers, unless both are the tensors themselves.
+        self._past = not (self._in_line or self._straight or cross.reduced or self._even)
+        if self._past:
+            self._sizes[cross.index] = self._out_sizes[cross.index] = 0
+            self._sources[cross.index] = None
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        cross = self.cross
+        result = room(block, cross.shape, None if cross.reduced else out)
+        given = block.contiguous().view(-1) if self._straight else packed(block, tuple(self._sources))
+        got = result.view(-1) if self._in_line else block.new_empty(sum(self._out_sizes))
+        sizes = (None, None) if self._even else (self._out_sizes, self._sizes)
+        work = collectives.all_to_all(cross.group, cross.label, got, given, *sizes)
+        if self._past:
+            keep(cross, block, result)
+        return work, got, given, result
+
+    def finish(self, state: State) -> torch.Tensor:
+        work, got, _, result = state
+        work.wait()
+        if self._in_line:
+            answer: torch.Tensor = result
+            return answer
+        pieces: list[torch.Tensor | None] = list(got.split(self._out_sizes))
+        if self._past:
+            pieces[self.cross.index] = None
+        return assembled(self.cross, pieces, result)
+
+
+class Direct:
+    """Any crossing, each piece by itself: straight out of the old block and into the new one where it is contiguous."""
+
+    def __init__(self, cross: Crossing) -> None:
+        self.cross, self.step = cross, cross.step
+        # In ring order, so that not all ranks send to the same one at once.
+        self._ring = [(cross.index + k) % cross.group.size for k in range(1, cross.group.size)]
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        cross = self.cross
+        block = block.contiguous()
+        result = room(block, cross.shape, None if cross.reduced else out)
+        receives, sends = [], []
+        for i in self._ring[::-1]:
+            place = cross.places[i]
+            if place is not None and place.numel:
+                straight = place.leading is not None and not cross.reduced
+                receives.append((i, _stretch(result, place) if straight else block.new_empty(place.numel)))
+        for i in self._ring:
+            source = cross.sources[i]
+            if source is not None and source.numel:
+                sends.append((i, _stretch(block, source) if source.leading is not None else packed(block, (source,))))
+        works = collectives.exchange(cross.group, cross.label, sends, receives)
+        if not cross.reduced:
+            keep(cross, block, result)
+        return works, receives, sends, result, block
+
+    def finish(self, state: State) -> torch.Tensor:
+        works, receives, _, result, block = state
+        cross = self.cross
+        pieces: list[torch.Tensor | None] = [None] * cross.group.size
+        for work, (i, piece) in zip(works, receives, strict=False):
+            work.wait()
+            place = cross.places[i]
+            if cross.reduced:
+                pieces[i] = piece
+            elif place is not None and place.leading is None:
+                write(result, place, piece)
+        for work in works[len(receives) :]:
+            work.wait()
+        if not cross.reduced:
+            answer: torch.Tensor = result
+            return answer
+        own = cross.sources[cross.index]
+        if own is not None:
+            pieces[cross.index] = read(block, own).reshape(-1)
+        return assembled(cross, pieces, result)
+
+
+def keep(cross: Crossing, block: torch.Tensor, result: torch.Tensor) -> None:
+    """Puts what a rank keeps in its place."""
+    source, place = cross.sources[cross.index], cross.places[cross.index]
+    if source is not None and place is not None:
+        write(result, place, read(block, source))
+
+
+def _stretch(tensor: torch.Tensor, selection: Selection) -> torch.Tensor:
+    assert selection.leading is not None
+    return tensor.view(-1)[slice(*selection.leading)]
+
+
+def _divided(total: torch.Tensor, by: int) -> torch.Tensor:
+    if total.dtype.is_floating_point:
+        return total.div_(by)
+    return total.copy_(scaled(total, Fraction(1, by)))
+
+
+def _worth_pieces(block: torch.Tensor, ways: int) -> bool:
+    """On gloo, two rounds of direct pieces beat its ring from some 256 KiB on (measured on loopback)."""
+    return block.nbytes >= 1 << 18 and block.numel() % ways == 0
