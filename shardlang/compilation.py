@@ -281,7 +281,8 @@ class Compilation:
                 raise ShardlangError(
                     sl03_layouts.open_axis(layouts.model.span, layouts.mesh.name, axis.name, "a file of plain torch")
                 )
-        return plain_source(lower_model(layouts), self.references[name][0], self.source.name)
+        modules = self.facts[name].modules
+        return plain_source(lower_model(layouts), modules, self.references[name][0], self.source.name)
 
     @cached_property
     def lock(self) -> Lock:

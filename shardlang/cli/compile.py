@@ -35,6 +35,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
+def _python(session: Compilation) -> str:
+    """The only model of a file that something builds, as plain torch."""
+    names = [name for name in session.program.models if name in session.references]
+    if len(names) != 1:
+        return _nothing("python")(session)
+    return session.python_source(names[0])
+
+
 def _nothing(stage: str) -> Callable[[Compilation], str]:
     """Refuses with SL0226, once the file is checked."""
 
@@ -50,7 +58,7 @@ STAGES: dict[str, Callable[[Compilation], str]] = {
     "program": _program,
     "plan": _plan,
     "json": _artefact,
-    "python": _nothing("python"),
+    "python": _python,
     "svg": _nothing("svg"),
     "html": _nothing("html"),
 }
@@ -66,6 +74,7 @@ def command(file: str, output: str | None, emit: str, given: Given) -> None:
     """Write the result of a stage of FILE (`-` is standard input).
 
     `json` is the versioned artefact that `shardlang run` takes in a file's place; `ast` is the syntax tree, `program`
-    what checking made of it, `plan` the plans of every reshard and of a training step of every model.
+    what checking made of it, `plan` the plans of every reshard and of a training step of every model; `python` is the
+    file's model in torch's words alone, a program that needs no shardlang.
     """
     write(STAGES[emit](given.load(file)), output)

@@ -291,3 +291,14 @@ def no_product(file: str, stage: str, stages: Sequence[str]) -> Diagnostic:
         f"nothing of {file} can be written as `{stage}`",
         helps=(f"emit {quoted(stages)}",),
     )
+
+
+@message("SL0227", "a layout that a file of plain torch cannot say")
+def not_in_plain_torch(span: Span, tensor: str, layout: str) -> Diagnostic:
+    return Diagnostic(
+        f"`{tensor or 'the result'}` is laid out {layout}, which DTensor has no placements for",
+        span,
+        label="no placements",
+        notes=("`--emit python` writes torch's own words; `shardlang run` and `program.apply` take this layout",),
+        helps=("name axes in the order of the mesh, and cut factors before others of their dim",),
+    )
