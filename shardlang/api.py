@@ -159,8 +159,13 @@ def plan(
 
     ``mesh`` is a declaration's right side (``"a:2 * b:4"``) or a mesh of a loaded file; ``sizes`` gives named dims a
     size. ``objective`` is what is made least; ``cap`` bounds the largest array, in units of the larger end (``None``
-    lifts it). Raises ShardlangError with all that is wrong in either text.
+    lifts it). Raises ShardlangError with all that is wrong in either text, ValueError for an objective or a cap that is
+    none.
     """
+    if objective not in ("time", "bytes"):
+        raise ValueError(f"objective is 'time' or 'bytes', not {objective!r}")
+    if cap is not None and not 0 <= cap < float("inf"):
+        raise ValueError(f"cap is a finite number, or None to lift it, not {cap!r}")
     if isinstance(mesh, str):
         declared = Mesh("mesh", check_axes(parse_axes(Source("<mesh>", mesh))))
     else:

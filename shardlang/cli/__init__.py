@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -22,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("shardlang.cli.diff", "say what a change of a file means"),
     "fmt": ("shardlang.cli.fmt", "write files in the one way that the language has"),
     "import": ("shardlang.cli.import_", "write another notation's layouts as a .shard file"),
+    "reshard-checkpoint": ("shardlang.cli.reshard_checkpoint", "write a checkpoint anew for other ranks or formats"),
     "lsp": ("shardlang.cli.lsp", "serve editors: diagnostics, hover, definitions, completion, fixes"),
     "explain": ("shardlang.cli.explain", "say what a code means, how it comes about, and the repair"),
 }
@@ -67,6 +69,9 @@ class LazyGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt, BrokenPipeError):
             raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+                click.echo(f"Error: the output cannot be written: {os.strerror(errno.ENOSPC).lower()}", err=True)
+                ctx.exit(2)
             if os.environ.get("SHARDLANG_TRACEBACK"):
                 raise
             return end((_internal(error),), 2)

@@ -42,6 +42,13 @@ class Plan:
     bound: int
     complete: bool = False
 
+    def __str__(self) -> str:
+        steps = ", then ".join(f"{s.kind} {'/'.join(s.axes)} to {s.target}" for s in self.steps) or "nothing to do"
+        return (
+            f"{self.dtype}{self.source} => {self.target}: {steps}; {self.bytes_received} B received,"
+            f" {self.seconds * 1e6:.1f} us"
+        )
+
     @property
     def itemsize(self) -> int:
         return DTYPES[self.dtype].itemsize
