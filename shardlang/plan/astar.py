@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import cast
 
 from attrs import frozen
 
@@ -20,8 +19,8 @@ from shardlang.plan.cost import Costs, Edge, between, log2
 from shardlang.plan.moves import every_state, fits, homeward, is_goal, neighbours, stations, whole
 from shardlang.plan.problem import Question, State
 
-LOOKS = 8000
-"""Steps whose price is asked before the best plan so far is taken."""
+DIVE, LOOKS = 600, 4000
+"""Steps whose price is asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
 EXHAUSTIVE = 3
 
 
@@ -52,56 +51,112 @@ def solve_exhaustively(question: Question, ceiling: int) -> Answer | None:
 
 
 class _Search:
-    """The open ends of one search, and the best path so far."""
+    """The open ends of one search, and the best path so far. ``lows`` bound the way from each state from below."""
 
-    __slots__ = ("best", "came", "costs", "done", "end", "heap", "looks", "lows", "reached", "target")
+    __slots__ = ("best", "came", "costs", "done", "greed", "heap", "looks", "lows", "path", "ranked", "reached")
 
-    def __init__(self, costs: Costs, ceiling: int | None) -> None:
+    def __init__(self, costs: Costs, ceiling: int | None, where: Iterable[State] | None) -> None:
         self.costs = costs
-        self.target = costs.question.target
-        self.best, self.end = ceiling, cast("State | None", None)
-        self.reached: dict[State, int] = {costs.question.source: 0}
-        self.came: dict[State, tuple[State, Edge]] = {}
-        self.heap: list[tuple[int, int, State]] = []
-        self.done: set[State] = set()
+        self.best = ceiling
+        self.path: tuple[tuple[State, Edge], ...] = ()
         self.lows: dict[State, int] = {}
         self.looks = 0
+        self.ranked: list[tuple[int, State]] | None = None
+        if where is not None:
+            self.rank(where)
+        self.restart(0)
+
+    def restart(self, greed: int) -> None:
+        """Opens the source alone; with ``greed``, states near the target come before those on a short way."""
+        start = self.costs.question.source
+        self.greed = greed
+        self.reached: dict[State, int] = {start: 0}
+        self.came: dict[State, tuple[State, Edge]] = {}
+        self.done: set[State] = set()
+        self.heap: list[tuple[int, int, int, State]] = [(self.low(start), 0, 0, start)]
+
+    def rank(self, where: Iterable[State]) -> None:
+        self.ranked = sorted((self.low(s) + _least(self.costs, s), s) for s in where)
 
     def low(self, state: State) -> int:
         """What the way from a state to the target costs at least."""
         found = self.lows.get(state)
         if found is None:
-            found = self.lows[state] = self.costs.weigh(*bound(self.costs, state, self.target))
+            found = self.lows[state] = self.costs.weigh(*bound(self.costs, state, self.costs.question.target))
         return found
 
     def look(self, state: State, cost: int, after: State) -> None:
         """Takes the step from one state, reached at a cost, to another, if it may be on the best path."""
-        least = cost + self.low(after)
-        if (self.best is not None and least >= self.best) or after in self.done or not fits(self.costs, after):
+        low = self.low(after)
+        if (self.best is not None and cost + low >= self.best) or self.reached.get(after, cost + 1) <= cost:
+            return
+        if not fits(self.costs, after):
             return
         self.looks += 1
         edge = between(self.costs, state, after)
         if edge is None:
             return
         total = cost + edge[0]
-        if total >= self.reached.get(after, total + 1):
-            return
-        through = total + self.lows[after]
-        if self.best is not None and through >= self.best:
+        if total >= self.reached.get(after, total + 1) or (self.best is not None and total + low >= self.best):
             return
         self.reached[after] = total
         self.came[after] = (state, edge)
+        self.done.discard(after)
         if is_goal(self.costs, after):
-            self.best, self.end = total, after
+            self.best, self.path = total, self.way(after)
         else:
-            heappush(self.heap, (through, total, after))
+            # Of ends that promise alike the one that has come further goes first.
+            heappush(self.heap, (total + low + self.greed * low // 2, -total, total, after))
+
+    def way(self, state: State) -> tuple[tuple[State, Edge], ...]:
+        """The path from the source to a state."""
+        path: list[tuple[State, Edge]] = []
+        while state in self.came:
+            before, edge = self.came[state]
+            path.append((state, edge))
+            state = before
+        return tuple(reversed(path))
+
+    def run(self, looks: int, *, wide: bool) -> int | None:
+        """Goes on until so many prices are asked; then the least that an open end promises, else ``None``.
+
+        Only a ``wide`` search takes named steps to states that are no stations.
+        """
+        costs, limit = self.costs, self.looks + looks
+        floor = costs.primary(self.low(costs.question.source))
+        while self.heap:
+            key, _, cost, state = heappop(self.heap)
+            if state in self.done or cost > self.reached[state]:
+                continue
+            least = cost + self.low(state)
+            if self.best is not None:
+                if costs.primary(self.best) <= floor or (not self.greed and least >= self.best):
+                    return None
+                if self.looks >= limit:
+                    return key
+                if least >= self.best:
+                    continue
+            self.done.add(state)
+            tried = {state}
+            for after in neighbours(costs, state) if wide else ():
+                if after not in tried:
+                    tried.add(after)
+                    self.look(state, cost, after)
+            if self.ranked is None:
+                self.rank(stations(costs))
+            for entry, after in self.ranked or ():
+                if self.best is not None and cost + entry >= self.best:
+                    break
+                if after not in tried:
+                    self.look(state, cost, after)
+        return None
 
 
 def _search(costs: Costs, where: Iterable[State] | None, ceiling: int | None) -> Answer:
     start = costs.question.source
     if is_goal(costs, start):
         return Answer((), 0, 0, True)
-    search = _Search(costs, ceiling)
+    search = _Search(costs, ceiling, where)
     floor = costs.primary(search.low(start))
     direct = (costs.question.target[0], start[1] & costs.question.kept)
     sliced = (homeward(costs, start[0], whole(costs, start))[0], start[1])
@@ -110,48 +165,21 @@ def _search(costs: Costs, where: Iterable[State] | None, ceiling: int | None) ->
         search.look(start, 0, sliced)
         if sliced in search.came:
             search.look(sliced, 0, direct)
-    heappush(search.heap, (search.low(start), 0, start))
-    ranked: list[tuple[int, State]] | None = None
-    while search.heap:
-        least, cost, state = heappop(search.heap)
-        if search.best is not None:
-            if least >= search.best or costs.primary(search.best) <= floor:
-                break
-            if search.looks >= LOOKS:
-                shown = max(floor, costs.primary(least))
-                return Answer(_path(search, start), search.best, shown, False, search.looks)
-        if state in search.done:
-            continue
-        search.done.add(state)
-        tried = {state}
-        for after in neighbours(costs, state):
-            if after not in tried:
-                tried.add(after)
-                search.look(state, cost, after)
-        if ranked is None:
-            found = stations(costs) if where is None else where
-            ranked = sorted((search.low(s) + _least(costs, s), s) for s in found)
-        for entry, after in ranked:
-            if search.best is not None and cost + entry >= search.best:
-                break
-            if after not in tried:
-                search.look(state, cost, after)
+    open_end = None
+    if search.best is None or costs.primary(search.best) > floor:
+        if where is None:
+            for greed in (2, 0):
+                search.restart(greed)
+                search.run(DIVE, wide=False)
+            search.restart(0)
+        open_end = search.run(LOOKS, wide=True)
     assert search.best is not None, "every target can be reached"
-    return Answer(_path(search, start), search.best, costs.primary(search.best), True, search.looks)
+    best = costs.primary(search.best)
+    shown = best if open_end is None else max(floor, min(best, costs.primary(open_end)))
+    return Answer(search.path, search.best, shown, open_end is None, search.looks)
 
 
 def _least(costs: Costs, state: State) -> int:
     """What any step that sends anything costs at least if it ends here: half a block from one other rank."""
     half = costs.block(state) // 2
     return costs.weigh(min(costs.latency) * log2(2) + half * min(costs.rate), half)
-
-
-def _path(search: _Search, start: State) -> tuple[tuple[State, Edge], ...]:
-    """The best path; none where it is no better than the ceiling."""
-    path: list[tuple[State, Edge]] = []
-    state = search.end
-    while state is not None and state != start:
-        before, edge = search.came[state]
-        path.append((state, edge))
-        state = before
-    return tuple(reversed(path))

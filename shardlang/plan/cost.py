@@ -115,7 +115,10 @@ class Costs:
 
 
 def between(costs: Costs, x: State, y: State) -> Edge | None:
-    """The cheapest single step from one state to another; ``None`` where no single step leads there under the cap."""
+    """The cheapest single step from one state to another; ``None`` where none leads there under the cap.
+
+    There is none either between digits that do not match in size (2 and 3 crosswise): those have no closed formula.
+    """
     if y[1] & ~x[1]:
         return None
     came, left, swapped, aligned = 0, 0, [], True
@@ -155,7 +158,7 @@ def between(costs: Costs, x: State, y: State) -> Edge | None:
             if not came:
                 return _all_reduce(costs, costs.block(x), reduced)
     if not aligned:
-        return _misaligned(costs, x, y)
+        return None
     if not left and not came and not reduced:
         return _permute(costs, costs.block(x), swapped)
     return _exchange(costs, x[1], y[1], moved, came, left, swapped)
@@ -284,9 +287,3 @@ def _forced(swapped: list[tuple[int, int]], slower: int, cut: int) -> bool:
         if slower >> b & 1:
             leader[find(a)] = find(b)
     return all(find(a) == find(b) for a, b in swapped if cut >> b & 1)
-
-
-def _misaligned(costs: Costs, x: State, y: State) -> Edge:
-    from shardlang.plan.uneven import price
-
-    return price(costs, x, y)

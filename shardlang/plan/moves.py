@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, islice, product
 
 from shardlang.plan.cost import Costs
-from shardlang.plan.problem import State
+from shardlang.plan.problem import Slots, State
 
 SMALL = 4
 """Up to this many atoms every subset and order is tried."""
@@ -51,7 +52,7 @@ def whole(costs: Costs, x: State) -> int:
     return costs.all_atoms & ~costs.mask_of(x[0]) & ~x[1]
 
 
-def _places(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _places(costs: Costs, slots: Slots, atom: int) -> Iterator[Slots]:
     """The slots with one more atom at the end of one of them, wherever it divides."""
     for v in range(len(slots)):
         put = _put(costs, slots, atom, v)
@@ -59,7 +60,7 @@ def _places(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int) -> Iter
             yield put
 
 
-def _put(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int, slot: int) -> tuple[tuple[int, ...], ...] | None:
+def _put(costs: Costs, slots: Slots, atom: int, slot: int) -> Slots | None:
     ways = costs.size[atom]
     for a in slots[slot]:
         ways *= costs.size[a]
@@ -68,7 +69,7 @@ def _put(costs: Costs, slots: tuple[tuple[int, ...], ...], atom: int, slot: int)
     return (*slots[:slot], (*slots[slot], atom), *slots[slot + 1 :])
 
 
-def homeward(costs: Costs, slots: tuple[tuple[int, ...], ...], atoms: int) -> tuple[tuple[tuple[int, ...], ...], int]:
+def homeward(costs: Costs, slots: Slots, atoms: int) -> tuple[Slots, int]:
     """Puts atoms where the target has them, as far as what stands there leads up to it; and which it could not put."""
     for v, want in enumerate(costs.question.target[0]):
         have = slots[v]
@@ -82,7 +83,7 @@ def homeward(costs: Costs, slots: tuple[tuple[int, ...], ...], atoms: int) -> tu
     return slots, atoms
 
 
-def anywhere(costs: Costs, slots: tuple[tuple[int, ...], ...], atoms: int) -> tuple[tuple[int, ...], ...] | None:
+def anywhere(costs: Costs, slots: Slots, atoms: int) -> Slots | None:
     """Puts atoms at home where that is open, else where they divide, last slots first; ``None`` if one fits nowhere."""
     slots, atoms = homeward(costs, slots, atoms)
     for a in bits(atoms):
@@ -170,20 +171,20 @@ def _reductions(costs: Costs, x: State, reduced: int) -> Iterator[State]:
         if spread is not None:
             yield spread, after
         for v in range(len(slots)):
-            one: tuple[tuple[int, ...], ...] | None = slots
+            one: Slots | None = slots
             for a in bits(group):
                 one = _put(costs, one, a, v) if one is not None else None
             if one is not None:
                 yield one, after
         if few and group & (group - 1):
-            placed: list[tuple[tuple[int, ...], ...]] = [slots]
+            placed: list[Slots] = [slots]
             for a in bits(group):
                 placed = [put for at in placed for put in _places(costs, at, a)]
             for put in placed:
                 yield put, after
 
 
-def _take(slots: tuple[tuple[int, ...], ...], group: int) -> tuple[tuple[int, ...], ...] | None:
+def _take(slots: Slots, group: int) -> Slots | None:
     """The slots without a group of atoms; ``None`` where one of them stands before an atom that stays."""
     taken = []
     for at in slots:
@@ -214,6 +215,7 @@ def stations(costs: Costs) -> list[State]:
             fast = costs.all_atoms & ~costs.through[c]
             for goal in base[:4]:
                 found += _balanced(costs, question.source, goal, fast)
+    found += halfway(costs)
     return [s for s in dict.fromkeys(found) if fits(costs, s)]
 
 
@@ -241,8 +243,8 @@ def _balanced(costs: Costs, source: State, goal: State, fast: int) -> Iterator[S
 
 def every_state(costs: Costs) -> list[State]:
     """All ways to cut the slots and to leave atoms pending."""
-    seen: dict[tuple[tuple[int, ...], ...], int] = {}
-    waiting: list[tuple[tuple[int, ...], ...]] = [((),) * len(costs.extents)]
+    seen: dict[Slots, int] = {}
+    waiting: list[Slots] = [((),) * len(costs.extents)]
     seen[waiting[0]] = 0
     while waiting:
         slots = waiting.pop()
@@ -263,3 +265,77 @@ def every_state(costs: Costs) -> list[State]:
                 break
             part = (part - 1) & free
     return found
+
+
+def halfway(costs: Costs) -> list[State]:
+    """States in which the atoms of each link class, by kind, stand as in the source, as in the target, or aside.
+
+    Kinds are: atoms that move to another place, that come to be whole, that are reduced, and that come to cut.
+    """
+    source, target = costs.question.source, costs.question.target
+    kept = costs.question.kept
+    before, after = _homes(source[0]), _homes(target[0])
+    choices: list[list[dict[int, str]]] = []
+    for c in costs.order:
+        atoms = [a for a in bits(costs.class_masks[c]) if not kept >> a & 1]
+        owed = [a for a in atoms if source[1] >> a & 1]
+        moved = [a for a in atoms if a in before and a in after and before[a] != after[a]]
+        gone = [a for a in atoms if a in before and a not in after]
+        still = [a for a in atoms if a in before and before[a] == after.get(a)]
+        choices.append([dict.fromkeys(still, "source")])
+        for group, told in ((owed, "source target"), (moved, "source target aside"), (gone, "source target")):
+            if group:
+                choices.append([dict.fromkeys(group, way) for way in told.split()])
+    fresh = [a for a in bits(whole(costs, source)) if a in after]
+    idle = [a for a in bits(whole(costs, source)) if a not in after]
+    choices.append([dict.fromkeys(fresh, way) for way in (("source", "target") if fresh else ("source",))])
+    choices.append([dict.fromkeys(idle, way) for way in (("source", "aside") if idle else ("source",))])
+    found: dict[State, None] = {}
+    for picked in islice(product(*choices), 512):
+        ways = {a: way for group in picked for a, way in group.items()}
+        state = _stand(costs, ways, before, after)
+        if state is not None and fits(costs, state):
+            found[state] = None
+    return list(found)
+
+
+def _homes(slots: Slots) -> dict[int, tuple[int, int]]:
+    return {a: (v, i) for v, at in enumerate(slots) for i, a in enumerate(at)}
+
+
+def _stand(
+    costs: Costs, ways: dict[int, str], before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]
+) -> State | None:
+    """The state in which each atom stands as it is told; ``None`` where two want one place."""
+    places: dict[tuple[int, int], int] = {}
+    aside: list[int] = []
+    pending = costs.question.source[1] & costs.question.kept
+    for a, way in ways.items():
+        if way == "aside":
+            aside.append(a)
+        elif way == "source" and costs.question.source[1] >> a & 1:
+            pending |= 1 << a
+        else:
+            place = (before if way == "source" else after).get(a)
+            if place is None:
+                continue
+            if place in places:
+                return None
+            places[place] = a
+    slots: list[tuple[int, ...]] = [()] * len(costs.extents)
+    for v, i in sorted(places):
+        if i != len(slots[v]):
+            return None
+        slots[v] = (*slots[v], places[v, i])
+        if costs.extents[v] % math.prod(costs.size[a] for a in slots[v]):
+            return None
+    put: Slots = tuple(slots)
+    for a in aside:
+        for v in reversed(range(len(slots))):
+            more = _put(costs, put, a, v)
+            if more is not None:
+                put = more
+                break
+        else:
+            return None
+    return put, pending

@@ -189,6 +189,10 @@ def problem(source: Layout, target: Layout, itemsize: int, limit: int | None, by
         limit,
         by_bytes,
     )
+    if any(
+        atoms[x].size != atoms[y].size for s, t in zip(before, after, strict=True) for x, y in zip(s, t, strict=False)
+    ):
+        return None
     return Problem(question, atoms, tuple(slots_of_dim))
 
 

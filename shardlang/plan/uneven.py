@@ -13,34 +13,14 @@ from itertools import islice
 
 from attrs import evolve
 
-from shardlang.layout import Dim, Factor, Layout, Pending, intersect_runs
-from shardlang.mesh import Axis, Link, Mesh
-from shardlang.plan.cost import Costs, Edge, log2
+from shardlang.layout import Layout, intersect_runs
+from shardlang.mesh import Link, Mesh
+from shardlang.plan.cost import log2
 from shardlang.plan.exchange import neighbourhoods, reduced_axes, slowness, transfers
-from shardlang.plan.problem import State, link_cost
+from shardlang.plan.problem import link_cost
 
 COUNTED = 64
 LOOPED = 4096
-
-
-def price(costs: Costs, x: State, y: State) -> Edge:
-    """The price of an exchange between two states, by way of layouts with one axis an atom and one dim a slot."""
-    used = costs.mask_of(x[0]) | costs.mask_of(y[0]) | x[1]
-    links = [Link(str(c), 1, 0) for c in costs.order]
-    axes = tuple(
-        Axis(f"a{i}", n, evolve(links[costs.classes[i]], bandwidth=costs.classes[i] + 1))
-        for i, n in enumerate(costs.size)
-        if used >> i & 1
-    )
-    mesh = Mesh("", axes)
-    layouts = []
-    for slots, pending in (x, y):
-        dims = tuple(Dim((Factor(n, tuple(f"a{a}" for a in at)),)) for n, at in zip(costs.extents, slots, strict=True))
-        owed = tuple(Pending(f"a{a}", "sum") for a in range(len(costs.size)) if pending >> a & 1)
-        layouts.append(Layout(mesh, dims, owed))
-    rates = {axis.link: (costs.latency[c], costs.rate[c]) for axis in axes for c in [axis.link.bandwidth - 1]}
-    received, sent, time = _measure(layouts[0], layouts[1], costs.element, tuple(sorted(rates.items(), key=str)))
-    return costs.edge("exchange", received, sent, time)
 
 
 def measure(source: Layout, target: Layout, itemsize: int) -> tuple[int, int, int]:
