@@ -221,8 +221,7 @@ class CheckpointReader(StorageReader):
             info = self._info(item.storage_index)
             if item.type is LoadItemType.BYTE_IO:
                 with path_errors(self._file(info.relative_path)):
-                    held = self.reader.bytes_at(self._file(info.relative_path), info.offset, info.length)
-                    planner.load_bytes(item, io.BytesIO(held))
+                    planner.load_bytes(item, io.BytesIO(self.object_bytes(item.storage_index)))
                 continue
             target = planner.resolve_tensor(item)
             box = tuple((a, a + n) for a, n in zip(item.storage_offsets, item.lengths, strict=True))
@@ -231,6 +230,13 @@ class CheckpointReader(StorageReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def object_bytes(self, index: MetadataIndex) -> bytes:
+        """The bytes of an object, as they are stored."""
+        info = self._info(index)
+        with path_errors(self._file(info.relative_path)), self._file(info.relative_path).open("rb") as file:
+            file.seek(info.offset)
+            return file.read(info.length)
 
     def array(self, index: MetadataIndex) -> StoredArray:
         """Where a stored chunk lies."""
@@ -248,10 +254,8 @@ class CheckpointReader(StorageReader):
         shape = self._shapes[index.fqn][tuple(index.offset or ())]
         path = self._file(info.relative_path)
         item = StoredArray(path, info.offset, info.length, entry.properties.dtype, shape, pickled=True)
-        if our_version(self._metadata) is None:
-            return item
         with path_errors(path):
-            return raw_part(item)
+            return raw_part(item, ours=our_version(self._metadata) is not None)
 
     def _info(self, index: MetadataIndex) -> Any:
         assert self._metadata is not None

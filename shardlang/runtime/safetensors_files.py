@@ -121,7 +121,7 @@ def _matched(
 
 
 @frozen
-class _File:
+class ExportFile:
     """A file to be written: what its tensors are, and where each begins."""
 
     name: str
@@ -131,14 +131,14 @@ class _File:
 
 
 @frozen(eq=False)
-class _Export:
+class Export:
     """A checkpoint on its way: files under names of their own until all is written."""
 
     folder: Path
-    files: tuple[_File, ...]
+    files: tuple[ExportFile, ...]
     token: str
 
-    def draft(self, file: _File) -> Path:
+    def draft(self, file: ExportFile) -> Path:
         return self.folder / f".{file.name}.{self.token}"
 
 
@@ -161,14 +161,12 @@ def save_safetensors(model: nn.Module | State, folder: str | os.PathLike[str], *
             if other != facts:
                 name = next(iter({*facts.items()} ^ {*other.items()}))[0]
                 raise ShardlangError(sl07_state.states_disagree(name, f"rank {rank} has another one, or none"))
-        export = _Export(place, _layout(facts, file_limit, ""), secrets.token_hex(4))
-        tagged = any((place / f.name).exists() for f in export.files if len(export.files) > 1)
-        export = _Export(place, _layout(facts, file_limit, export.token if tagged else ""), export.token)
-        _guarded(council, place, lambda: _drafts(export))
+        export, tagged = export_of(place, facts, file_limit)
+        _guarded(council, place, lambda: make_drafts(export))
         return export.token, tagged
 
     token, tagged = council.decide(facts, begin)
-    export = _Export(place, _layout(facts, file_limit, token if tagged else ""), token)
+    export = Export(place, layout_files(facts, file_limit, token if tagged else ""), token)
     report: Any
     try:
         report = _guarded(council, place, lambda: _write(export, blocks))
@@ -179,7 +177,7 @@ def save_safetensors(model: nn.Module | State, folder: str | os.PathLike[str], *
         due = sum(f.size - len(f.header) for f in export.files)
         if sum(reports) != due:
             raise ShardlangError(sl07_state.states_disagree("the model", f"they wrote {sum(reports)} of {due} bytes"))
-        _guarded(council, place, lambda: _publish(export, facts))
+        _guarded(council, place, lambda: publish(export, facts))
 
     try:
         council.decide(report, finish)
@@ -202,7 +200,7 @@ def _guarded(council: Council, path: Path, action: Callable[[], Any]) -> Any:
 Facts = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
-def _layout(facts: Facts, limit: int, tag: str) -> tuple[_File, ...]:
+def layout_files(facts: Facts, limit: int, tag: str) -> tuple[ExportFile, ...]:
     """Which tensors go into which file: in order of name, a new file where the next one does not fit."""
     groups: list[list[str]] = [[]]
     held = 0
@@ -221,13 +219,21 @@ def _layout(facts: Facts, limit: int, tag: str) -> tuple[_File, ...]:
     )
 
 
+def export_of(folder: Path, facts: Facts, limit: int) -> tuple[Export, bool]:
+    """A new export, and whether its files have names of their own: an index of the usual names is there already."""
+    token = secrets.token_hex(4)
+    files = layout_files(facts, limit, "")
+    tagged = len(files) > 1 and any((folder / f.name).exists() for f in files)
+    return Export(folder, layout_files(facts, limit, token) if tagged else files, token), tagged
+
+
 def _nbytes(name: str, dtype: str, shape: tuple[int, ...]) -> int:
     if dtype not in _NAMES:
         raise ShardlangError(sl07_state.no_such_dtype(name, dtype))
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
-def _file(file: str, names: Iterable[str], facts: Facts) -> _File:
+def _file(file: str, names: Iterable[str], facts: Facts) -> ExportFile:
     """The header of a file. Wide dtypes come first, so that every tensor is aligned."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     starts: dict[str, int] = {}
@@ -241,10 +247,10 @@ def _file(file: str, names: Iterable[str], facts: Facts) -> _File:
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
-    return _File(file, header, {n: len(header) + start for n, start in starts.items()}, len(header) + at)
+    return ExportFile(file, header, {n: len(header) + start for n, start in starts.items()}, len(header) + at)
 
 
-def _drafts(export: _Export) -> None:
+def make_drafts(export: Export) -> None:
     export.folder.mkdir(parents=True, exist_ok=True)
     for file in export.files:
         with export.draft(file).open("wb") as draft:
@@ -252,7 +258,7 @@ def _drafts(export: _Export) -> None:
             draft.truncate(file.size)
 
 
-def _write(export: _Export, blocks: Mapping[str, Block]) -> int:
+def _write(export: Export, blocks: Mapping[str, Block]) -> int:
     """Writes what this rank owns of every tensor; returns its bytes."""
     writer = writers({name: (b.layout, b.local.itemsize) for name, b in blocks.items()})
     written = 0
@@ -270,7 +276,7 @@ def _write(export: _Export, blocks: Mapping[str, Block]) -> int:
     return written
 
 
-def _publish(export: _Export, facts: Facts) -> None:
+def publish(export: Export, facts: Facts) -> None:
     """Gives the files their names, the index last, and removes those of the checkpoint that was there before."""
     before = _named_before(export.folder)
     for file in export.files:
@@ -297,4 +303,13 @@ def _named_before(folder: Path) -> set[str]:
     return names
 
 
-__all__ = ["load_safetensors", "save_safetensors"]
+__all__ = [
+    "Export",
+    "ExportFile",
+    "export_of",
+    "layout_files",
+    "load_safetensors",
+    "make_drafts",
+    "publish",
+    "save_safetensors",
+]

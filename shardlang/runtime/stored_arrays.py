@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from attrs import define, field, frozen
@@ -68,12 +69,6 @@ class Reader:
             found = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
             self._maps[path] = found
         return found
-
-    def bytes_at(self, path: Path, offset: int, length: int) -> bytes:
-        self.read += length
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
 
     def _item(self, array: StoredArray) -> torch.Tensor:
         if self._last is None or self._last[0] != array:
@@ -133,22 +128,32 @@ def check_length(path: Path, due: int) -> None:
         raise ShardlangError(sl07_state.file_short(str(path), size, due))
 
 
-def raw_part(array: StoredArray) -> StoredArray:
+def raw_part(item: StoredArray, *, ours: bool) -> StoredArray:
     """The elements inside an item of ``torch.save``, which stores them uncompressed in a zip archive.
 
-    Only for items that hold one contiguous tensor from its first element on, as our own do.
+    The item itself where they are not row-major from the first element on, as our own (``ours``) always are.
     """
-    with array.path.open("rb") as file:
-        view = _Window(file, array.offset, array.length)
-        with zipfile.ZipFile(view) as archive:
+    with item.path.open("rb") as file:
+        with zipfile.ZipFile(_Window(file, item.offset, item.length)) as archive:
             data = next((i for i in archive.infolist() if i.filename.endswith("/data/0")), None)
-            due = math.prod(array.shape) * array.dtype.itemsize
-            if data is None or data.compress_type != zipfile.ZIP_STORED or data.file_size != due:
-                return array
-        file.seek(array.offset + data.header_offset)
+        if data is None or data.compress_type != zipfile.ZIP_STORED or data.file_size != _due(item):
+            return item
+        if not ours and not _row_major(io.BufferedReader(_Window(file, item.offset, item.length))):
+            return item
+        file.seek(item.offset + data.header_offset)
         header = file.read(30)
     start = data.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    return StoredArray(array.path, array.offset + start, due, array.dtype, array.shape)
+    return StoredArray(item.path, item.offset + start, _due(item), item.dtype, item.shape)
+
+
+def _due(item: StoredArray) -> int:
+    return math.prod(item.shape) * item.dtype.itemsize
+
+
+def _row_major(item: io.BufferedReader) -> bool:
+    with torch.serialization.skip_data():
+        tensor = torch.load(item, map_location="cpu", weights_only=True)
+    return isinstance(tensor, torch.Tensor) and tensor.is_contiguous() and tensor.storage_offset() == 0
 
 
 class _Window(io.RawIOBase):
@@ -170,13 +175,13 @@ class _Window(io.RawIOBase):
         self._at = offset + (0, self._at, self._length)[whence]
         return self._at
 
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._length - self._at)
-        size = left if size is None or size < 0 else min(size, left)
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), max(0, self._length - self._at))
         self._file.seek(self._start + self._at)
         found = self._file.read(size)
+        buffer[: len(found)] = found
         self._at += len(found)
-        return found
+        return len(found)
 
 
 __all__ = ["Reader", "StoredArray", "check_length", "path_errors", "raw_part", "write_box"]

@@ -124,11 +124,11 @@ class TransferPlan:
         }
 
     def __str__(self) -> str:
-        moved, rounds = _size(self.bytes_moved), len(self.rounds)
-        staging = f"at most {_size(self.staging_peak)} of {_size(self.staging)} packed on a rank"
+        moved, rounds = bytes_text(self.bytes_moved), len(self.rounds)
+        staging = f"at most {bytes_text(self.staging_peak)} of {bytes_text(self.staging)} packed on a rank"
         lines = [f"{len(self.tensors)} tensors, {len(self.ranks)} ranks, {moved} moved in {rounds} rounds, {staging}"]
         for rank, (got, gave) in self.traffic.items():
-            lines.append(f"  rank {rank:<4} receives {_size(got):>12}   sends {_size(gave):>12}")
+            lines.append(f"  rank {rank:<4} receives {bytes_text(got):>12}   sends {bytes_text(gave):>12}")
         return "\n".join(lines)
 
 
@@ -245,7 +245,7 @@ def _told(layout: Layout) -> tuple[str, int, str]:
     return str(layout.mesh), layout.mesh.first_rank, str(layout)
 
 
-def _size(count: int) -> str:
+def bytes_text(count: int) -> str:
     """Bytes for people."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= scale:
@@ -253,4 +253,4 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
-__all__ = ["Moved", "Part", "Piece", "TransferPlan", "kept", "plan_transfer", "receives", "sends"]
+__all__ = ["Moved", "Part", "Piece", "TransferPlan", "bytes_text", "kept", "plan_transfer", "receives", "sends"]
