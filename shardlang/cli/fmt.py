@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names
 from shardlang.diagnostics.render import render_all
 
 
@@ -46,7 +46,10 @@ def command(files: tuple[str, ...], check: bool, diff: bool) -> None:
         if file == "-":
             click.echo(text, nl=False)
         elif differs:
-            Path(file).write_text(text, encoding="utf-8", newline="")
+            try:
+                Path(file).write_text(text, encoding="utf-8", newline="")
+            except OSError as error:
+                faults.append(sl02_names.unwritable_file(file, (error.strerror or str(error)).lower()))
     if faults:
         colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         click.echo(render_all(faults, colour=colour), err=True)

@@ -92,10 +92,11 @@ def _excerpt(span: Span, marks: list[_Mark], width: int, colour: bool, severity:
     paint = _paint if colour else _leave
     bar = paint("|", "frame")
     line, column = span.begin
-    out = [
-        f"{' ' * width}{paint('-->', 'frame')} {_printable(span.source.name)}:{line}:{column}",
-        f"{' ' * width} {bar}",
-    ]
+    head = f"{' ' * width}{paint('-->', 'frame')} {_printable(span.source.name)}"
+    if not span.source.text and span.source.context is None:
+        # A file as a whole, whose text is not at hand: nothing to show.
+        return [head]
+    out = [f"{head}:{line}:{column}", f"{' ' * width} {bar}"]
     for source in _sources(span.source, marks):
         if source.name != span.source.name:
             first = min(m.line for m in marks if m.source.name == source.name)

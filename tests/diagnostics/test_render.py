@@ -90,6 +90,10 @@ def test_a_fault_without_text_has_no_excerpt() -> None:
     assert drawn(Diagnostic("m", code="SL0901", notes=("n",))) == ["error[SL0901]: m", "  = note: n"]
 
 
+def test_a_file_whose_text_is_not_at_hand_is_named_alone() -> None:
+    assert drawn(Diagnostic("m", Source("a", "").whole(), notes=("n",)))[1:] == [" --> a", "  = note: n"]
+
+
 def test_what_a_terminal_would_act_on_is_replaced() -> None:
     source = Source("a\x1b[2J", "x \x1b[31m\u202e y")
     text = render(Diagnostic("m\x1b", place(source, "y")))

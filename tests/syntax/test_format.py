@@ -214,5 +214,15 @@ def test_fmt_leaves_a_file_that_does_not_parse(folder: Path) -> None:
     assert (folder / "loose.shard").read_text() == "let d = 4\n"
 
 
+def test_fmt_says_where_it_cannot_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    code, _, err = run(str(folder / "loose.shard"))
+    assert code == 1
+    assert "error[SL0225]" in err
+
+
 def test_fmt_needs_files() -> None:
     assert run()[0] == 2
