@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.nn import functional as F
@@ -38,7 +39,7 @@ def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **o
     )
     shape = (*query.shape[:3], value.shape[3])
     stride = _stride(out, shape)
-    return DTensor.from_local(out, mesh, query.placements, run_check=False, shape=shape, stride=stride)
+    return DTensor.from_local(out, mesh, query.placements, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
 def _mask_block(mask: Tensor, query: DTensor) -> Tensor:

@@ -87,19 +87,28 @@ def test_the_order_of_lines_does_not_matter(world: World) -> None:
     assert agree(world, turned, nets.llama, nets.tokens, nets.next_token) == first
 
 
+DATA_PARALLEL = """
+mesh m = {mesh}
+model p on m {{
+  param otherwise : whole
+  call root (x: [n/{axes} d]) -> [n/{axes} d]
+  fsdp {{up,down}} {over}
+  fsdp root {over} {{ reshard no }}
+}}
+"""
+
+
 def test_hybrid_groups_repeat_what_they_store(world: World) -> None:
-    groups = "fsdp layers.* over fsdp replicate dp\n  fsdp root over fsdp replicate dp { reshard no }"
-    text = llama("dp:2 * fsdp:2 * tp:1", groups, dp="dp/fsdp")
-    found = agree(world, text, nets.llama, nets.tokens, nets.next_token)
+    text = DATA_PARALLEL.format(mesh="dp:2 * fsdp:2", axes="dp/fsdp", over="over fsdp replicate dp")
+    found = agree(world, text, nets.perceptron, nets.vectors, nets.squares)
     assert found.holds()
     kinds = {(t.kind, t.axes) for t in found.sent}
     assert {("all_gather", ("fsdp",)), ("reduce_scatter", ("fsdp",)), ("all_reduce", ("dp",))} <= kinds
 
 
 def test_a_group_over_two_axes_is_one_group(world: World) -> None:
-    groups = "fsdp layers.* over a/b\n  fsdp root over a/b { reshard no }"
-    text = llama("a:2 * b:2 * tp:1", groups, dp="a/b")
-    found = agree(world, text, nets.llama, nets.tokens, nets.next_token)
+    text = DATA_PARALLEL.format(mesh="a:2 * b:2", axes="a/b", over="over a/b")
+    found = agree(world, text, nets.perceptron, nets.vectors, nets.squares)
     assert found.holds()
     assert ("all_gather", ("a", "b")) in {(t.kind, t.axes) for t in found.sent}
 

@@ -23,7 +23,7 @@ def start(*arguments: str, out: Path, **environment: str) -> subprocess.Popen[st
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 100) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 300) -> tuple[int, str, str]:
     """Its exit code, standard output and standard error."""
     try:
         out, err = process.communicate(timeout=timeout)

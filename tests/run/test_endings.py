@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from shardlang.cli import main
 from tests.run.commands import ROOT, alive, finish, run, start, wait_until
 
+pytestmark = pytest.mark.timeout(400)
 TINY = "tests/run/tiny.shard"
 
 
@@ -59,6 +60,24 @@ def refused(path: Path, *arguments: str) -> str:
     assert not list(path.rglob("task.json")), "a process was about to start"
     assert "Traceback" not in outcome.output
     return outcome.output
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "SL0221"),
+        ("mesh = 2\n", "SL01"),
+        ('{"shardlang": 99}', "SL0222"),
+        ("mesh m = a:2\nmodel t from no.such:build on m { param otherwise : whole }\n", "SL0612"),
+        ("mesh m = a:2\nreshard r on m: f32[8/a 8/a] => [8 8]\n", "SL0203"),
+        ("mesh m = a:2\nreshard r on m: f32[7/a 8] => [7 8]\n", "SL0302"),
+    ],
+)
+def test_what_check_refuses_run_refuses(text: str | None, code: str, tmp_path: Path) -> None:
+    file = tmp_path / "given.shard"
+    if text is not None:
+        file.write_text(text)
+    assert f"error[{code}" in refused(tmp_path / "out", str(file), "--nproc", "2")
 
 
 def test_a_launch_of_another_size_than_the_mesh_is_refused(tmp_path: Path) -> None:

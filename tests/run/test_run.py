@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.run.commands import ROOT, run
 
+pytestmark = pytest.mark.timeout(400)
 TINY = "tests/run/tiny.shard"
 
 
