@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -214,3 +215,51 @@ def contiguous_stride(shape: Any) -> tuple[int, ...]:
         strides.append(stride)
         stride *= max(int(size), 1)
     return tuple(reversed(strides))
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Within it no ``TorchFunctionMode`` or ``TorchDispatchMode`` of the surroundings sees what runs.
+
+    Torch can only set them all aside by popping its stack of function modes (``_pop_torch_function_stack``) and by
+    ``_disable_current_modes``. Seen in torch 2.11 to 2.13.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    count = torch._C._len_torch_function_stack()
+    aside = [torch._C._pop_torch_function_stack() for _ in range(count)]
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        for mode in reversed(aside):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+def reshard_to_part(module: Any, part_mesh: Any) -> None:
+    """After its forward pass an FSDP module keeps its parameters in parts over ``part_mesh``'s second dim.
+
+    ``fully_shard(reshard_after_forward=N)`` refuses DTensors, though what it then keeps are flat buffers, and the
+    parameter that stands for them meanwhile is never computed with. Seen in torch 2.13.
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
+
+    info = HSDPMeshInfo(part_mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
+    for group in module._get_fsdp_state()._fsdp_param_groups:
+        group.post_forward_mesh_info = info
+        for parameter in group.fsdp_params:
+            parameter.post_forward_mesh_info = info
+            whole = torch.empty(parameter._orig_size, device="meta")
+            parameter._init_sharded_post_forward_param_metadata(whole)
+            parameter.to_sharded_post_forward = _as_if_plain(parameter, parameter.to_sharded_post_forward)
+
+
+def _as_if_plain(parameter: Any, method: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        parameter.is_dtensor = False
+        try:
+            method()
+        finally:
+            parameter.is_dtensor = True
+
+    return call

@@ -29,9 +29,9 @@ from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
 from shardlang.lower import attention, torch_private
 from shardlang.lower.facts import facts_of
-from shardlang.lower.model import Group, LoweredModel, Parameter, lower_model
+from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, lower_model
 from shardlang.lower.placements import device_mesh, mesh_of, ranks_of
-from shardlang.runtime import blocks, calls
+from shardlang.runtime import blocks, calls, compiled_calls
 from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.global_view import global_view
@@ -64,7 +64,10 @@ def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPl
         _place_parameter(parameter, module, mesh)
     _place_buffers(module, mesh)
     for path, line in lowered.calls:
-        calls.install(module.get_submodule(path), path, line, boundary)
+        part = module.get_submodule(path)
+        results = calls.install(part, path, line, boundary)
+        if not line.eager and _closed(path, lowered):
+            compiled_calls.install(part, path, boundary, _owed_to_fsdp(path, lowered), results)
     for path in lowered.checkpoint:
         _checkpoint(module.get_submodule(path))
     _view_globally(module)
@@ -72,6 +75,24 @@ def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPl
         if parameter.trainable:
             _reduce_gradient(module.get_parameter(parameter.name), parameter.layout, boundary)
     return boundary
+
+
+def _closed(path: str, lowered: LoweredModel) -> bool:
+    """Does nothing inside a module need hooks of its own, so that its forward can be compiled?"""
+    inside = f"{path}." if path else ""
+    others = [p for p, _ in lowered.calls] + [g.module for g in lowered.groups] + list(lowered.checkpoint)
+    return not any(p.startswith(inside) and p != path for p in others)
+
+
+def _owed_to_fsdp(path: str, lowered: LoweredModel) -> dict[str, frozenset[str]]:
+    """The axes over which FSDP adds up the gradients of a module's parameters, by their names in it."""
+    own: dict[str, frozenset[str]] = {}
+    for one in lowered.groups:
+        for parameter in one.parameters:
+            for name in parameter.names:
+                if name.startswith(f"{path}." if path else ""):
+                    own[_within(name, path)] = frozenset({*one.shard, *one.replicate})
+    return own
 
 
 def _place_parameter(parameter: Parameter, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -161,6 +182,8 @@ def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
         inside = {p for p in part.parameters() if p in left_out}
         arguments = fully_shard_arguments(one, part, mesh)
         fully_shard(part, ignored_params=inside or None, **arguments)
+        if one.parameters and keeps_part(one, lowered.mesh):
+            torch_private.reshard_to_part(part, _part_mesh(one, mesh))
     for one in lowered.groups:
         part = module.get_submodule(one.module)
         assert isinstance(part, FSDPModule)
@@ -169,6 +192,14 @@ def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
         if one.parameters:
             _owe_whole_gradients(one, part)
     _prefetch(lowered.groups, module)
+
+
+def _part_mesh(one: Group, mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh's ranks as rows of as many neighbours on the storing axes as a group keeps its parts over."""
+    names = mesh.mesh_dim_names or ()
+    last = [i for i, n in enumerate(names) if n in one.shard]
+    order = [i for i in range(mesh.ndim) if i not in last] + last
+    return DeviceMesh(mesh.device_type, mesh.mesh.permute(order).reshape(-1, int(one.reshard)))
 
 
 def _owe_whole_gradients(one: Group, part: nn.Module) -> None:
@@ -215,7 +246,7 @@ def fully_shard_arguments(one: Group, part: nn.Module, mesh: DeviceMesh) -> dict
     return {
         "mesh": mesh,
         "dp_mesh_dims": DataParallelMeshDims(shard=one.shard or None, replicate=one.replicate or None),
-        "reshard_after_forward": one.reshard,
+        "reshard_after_forward": one.reshard is not False,
         "shard_placement_fn": (lambda p: Shard(dims[p])) if odd else None,
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=_dtype(one.param_dtype),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,8 +55,9 @@ def plan_of(source: Layout, target: Layout, dtype: torch.dtype) -> Plan:
     return plan_transition(source, target, _NAMES[str(dtype).removeprefix("torch.")])
 
 
-def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) -> None:
-    """Puts the boundary of a ``call`` line around a module.
+def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) -> Callable[..., list[Layout | None]]:
+    """Puts the boundary of a ``call`` line around a module. Returns what gives the layouts of the results of the call
+    under way, from their shapes; none where the line does not say them one by one.
 
     Raises ShardlangError where the line names an argument that the module's ``forward`` does not take.
     """
@@ -82,6 +83,7 @@ def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) ->
 
     module.register_forward_pre_hook(enter, with_kwargs=True)
     module.register_forward_hook(leave, with_kwargs=True)
+    return call.results
 
 
 class _Call:
@@ -98,6 +100,15 @@ class _Call:
         layouts = self._layouts(args, shapes, sizes)
         self.sizes.append(sizes)
         return {a.name: self._cross(a.name, values[a.name], layout) for a, layout in zip(args, layouts, strict=True)}
+
+    def results(self, shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
+        """The layouts of the results, by position; ``None`` where the line has none."""
+        layouts: list[Layout | None] = [None] * len(shapes)
+        named = any(r.name for r in self.line.results)
+        for i, (result, shape) in enumerate(zip(self.line.results, shapes, strict=False)):
+            if result.spec is not None and not (named and len(shapes) > 1):
+                layouts[i] = self._layouts([result], [shape], dict(self.sizes[-1]))[0]
+        return layouts
 
     def leave(self, output: Any) -> Any:
         sizes = self.sizes.pop()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import fx
 
 from shardlang.plan.plan import Plan
+from shardlang.runtime import groups
 from shardlang.runtime.distributed import ReadyPlan, ready
 from shardlang.runtime.groups import Team
 from shardlang.runtime.lockstep import drawn
@@ -54,6 +55,24 @@ DIRECT: dict[str, Callable[..., Any]] = {
 """The same operators by Python bindings that cost less to call. Arguments are those of the schema, in its order."""
 
 
+class Carried(Protocol):
+    """A plan that is carried out on this rank's block; ``in_place``: in the block's own storage."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def in_place(self) -> bool: ...
+
+    def __call__(self, block: torch.Tensor) -> torch.Tensor: ...
+
+    def shape(self) -> tuple[int, ...]: ...
+
+
+Carry = Callable[[Plan, bool], Carried]
+"""What makes a plan ready; told whether the block may be overwritten."""
+
+
 class Transfer:
     """A plan that this rank carries out; made ready at the first use, by all ranks alike."""
 
@@ -64,7 +83,7 @@ class Transfer:
 
     def __call__(self, block: torch.Tensor) -> torch.Tensor:
         found = self._ready
-        if found is None or found.world is not torch.distributed.group.WORLD:
+        if found is None or found.token is not groups.token():
             found = self._ready = ready(self.plan, self.team)
         return found.start(block, block if self.in_place and block.is_contiguous() else None, None).wait()
 
@@ -77,7 +96,7 @@ class _Carried(torch.autograd.Function):
     """A move: ``forward`` carries the value, ``backward`` its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, there: Transfer | None, back: Transfer | None) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, there: Carried | None, back: Carried | None) -> torch.Tensor:
         ctx.back = back
         if there is None:
             return x.view_as(x)
@@ -87,7 +106,7 @@ class _Carried(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        back: Transfer | None = ctx.back
+        back: Carried | None = ctx.back
         return grad if back is None else back(grad.contiguous()), None, None
 
 
@@ -98,9 +117,9 @@ _numbers = count()
 class Carrier:
     """A move of a local program, as a function of the block."""
 
-    def __init__(self, made: Move, team: Team, in_place: bool) -> None:
-        self.there = Transfer(made.forward, team, in_place) if made.forward and made.forward.steps else None
-        self.back = Transfer(made.backward, team) if made.backward and made.backward.steps else None
+    def __init__(self, made: Move, carry: Carry, in_place: bool) -> None:
+        self.there = carry(made.forward, in_place) if made.forward and made.forward.steps else None
+        self.back = carry(made.backward, False) if made.backward and made.backward.steps else None
         self.number = next(_numbers)
         _carriers[self.number] = self
 
@@ -117,7 +136,7 @@ class Carrier:
 @torch.library.custom_op("shardlang::carry", mutates_args=())
 def _carry(x: torch.Tensor, number: int) -> torch.Tensor:
     there = _carriers[number].there
-    return x.clone() if there is None else Transfer(there.plan, there.team)(x)
+    return x.clone() if there is None else there(x.clone() if there.in_place else x)
 
 
 @_carry.register_fake
@@ -159,8 +178,14 @@ class Mask:
         return drawn(self.made, self.rank, seed + self.number).to(self.device)
 
 
-def function_for(program: LocalProgram, rank: int, team: Team) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The program of the mesh's ``rank``: local blocks of the arguments (and a seed, if it draws) in, results' out."""
+def function_for(
+    program: LocalProgram, rank: int, team: Team, carry: Carry | None = None
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The program of the mesh's ``rank``: local blocks of the arguments (and a seed, if it draws) in, results' out.
+
+    ``carry`` makes its plans ready; by default they run on ``team``'s process groups.
+    """
+    make: Carry = carry or (lambda plan, in_place: Transfer(plan, team, in_place))
     space: dict[str, Any] = {}
     names: dict[fx.Node, str] = {}
     lines: list[str] = []
@@ -195,7 +220,7 @@ def function_for(program: LocalProgram, rank: int, team: Team) -> Callable[..., 
         called = f"_f_{node.name}"
         arguments = [text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs.items()]
         if node.target is move:
-            space[called] = Carrier(program.moves[node.args[1]], team, _fresh(node.args[0]))
+            space[called] = Carrier(program.moves[node.args[1]], make, _fresh(node.args[0]))
             arguments = arguments[:1]
         elif node.target is draw:
             space[called] = Mask(program.draws[node.args[0]], rank, node.args[0], team)

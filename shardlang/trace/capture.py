@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from shardlang.diagnostics import ShardlangError, sl05_functions
-from shardlang.lower.torch_private import data_dependent_errors, fake_mode, trace_graph
+from shardlang.lower.torch_private import data_dependent_errors, fake_mode, trace_graph, without_modes
 from shardlang.source import Source, Span
 
 _OURS = ("torch", "shardlang.trace", "shardlang.lower", "shardlang.runtime")
@@ -185,7 +185,7 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
     marks: list[Mark] = []
     _ACTIVE.append(marks)
     try:
-        with fake, _no_autograd_functions():
+        with without_modes(), torch.enable_grad(), fake, _no_autograd_functions():
             values = [torch.empty(t.shape, dtype=t.dtype) for t in arguments]
             module = trace_graph(flat, values, on_node)
     except item_error as error:

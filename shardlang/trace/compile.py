@@ -24,7 +24,7 @@ class Argument:
     """A tensor argument: its type, the layout it comes in, the one the body sees, its gradient's, and who says so.
 
     ``declared`` differs from ``layout`` where a move at the boundary is due. ``gradient`` is what the signature says of
-    the gradient; it counts where the argument comes in the declared layout.
+    the gradient; it counts where the argument comes in the declared layout. Over ``parts`` the gradient may stay owed.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Argument:
     declared: Layout | None = None
     gradient: Layout | None = None
     span: Span | None = None
+    parts: frozenset[str] = frozenset()
 
 
 ResultLayouts = Callable[[Sequence[tuple[int, ...]]], Sequence["Layout | None"]]
@@ -94,9 +95,8 @@ def lower(
     final = [v if t is None else builder.move(v, t, "boundary") for v, t in zip(made, layouts, strict=True)]
     builder.graph.output(tuple(v.node for v in final))
     builder.graph.eliminate_dead_code()
-    gradients = add_gradients(
-        builder, values, [a.gradient if v is s else None for a, v, s in zip(arguments, values, seen, strict=True)]
-    )
+    declared = [a.gradient if v is s else None for a, v, s in zip(arguments, values, seen, strict=True)]
+    gradients = add_gradients(builder, values, declared, [a.parts for a in arguments])
     builder.graph.eliminate_dead_code()
     builder.graph.lint()
     return LocalProgram(

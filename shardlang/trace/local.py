@@ -30,14 +30,19 @@ PASS = names(
 
 
 def add_gradients(
-    builder: Builder, arguments: Sequence[Value], declared: Sequence[Layout | None]
+    builder: Builder,
+    arguments: Sequence[Value],
+    declared: Sequence[Layout | None],
+    parts: Sequence[frozenset[str]],
 ) -> tuple[Layout, ...]:
-    """Inserts the moves that gradients need. ``declared``: the layout of an argument's gradient, where it is written.
+    """Inserts the moves that gradients need. ``declared``: the layout of an argument's gradient, where it is written;
+    ``parts``: axes over which it may stay a sum that is owed.
 
     Returns the layout of each argument's gradient.
     """
     owed = _absorbed(builder)
     wanted = {id(v): d for v, d in zip(arguments, declared, strict=True)}
+    allowed = {id(v): p for v, p in zip(arguments, parts, strict=True)}
     results: dict[int, Layout] = {}
     for node in list(builder.graph.nodes):
         value = node.meta.get("value")
@@ -47,16 +52,23 @@ def add_gradients(
         asked = wanted.get(id(value)) if is_argument else None
         uses = _uses(node, value, owed)
         kept = owed.get(node, frozenset())
-        if is_argument and asked is not None:
+        if is_argument and (asked is not None or allowed[id(value)]):
             kept = _common(uses.values()) if uses else frozenset()
+            kept = kept if asked is not None else kept & allowed[id(value)]
         _vary(builder, node, value, uses, kept)
         if node.target is move:
             _absorb(builder, node, value, kept)
         if is_argument:
-            results[id(value)] = asked or dual(value.layout)
+            results[id(value)] = asked or _parts(value.layout, kept)
             if asked is not None:
                 _declared(builder, node, value, kept, asked)
     return tuple(results.get(id(v), dual(v.layout)) for v in arguments)
+
+
+def _parts(layout: Layout, axes: frozenset[str]) -> Layout:
+    """The gradient's layout with a sum owed over axes."""
+    owed = tuple(Pending(a.name, "sum") for a in layout.mesh.leaves() if a.name in axes)
+    return Layout(layout.mesh, layout.dims, owed)
 
 
 def _uses(node: fx.Node, value: Value, owed: dict[fx.Node, frozenset[str]]) -> dict[fx.Node, frozenset[str]]:
@@ -129,9 +141,8 @@ def _vary(
     for axes in sorted(groups, key=lambda s: (len(s), sorted(s))):
         done, base = max(((s, n) for s, n in made if s <= axes), key=lambda p: len(p[0]), default=(frozenset(), node))
         missing = [a for a in order if a in axes - done]
-        whole = dual(value.layout)
-        parts = Layout(whole.mesh, whole.dims, tuple(Pending(a, "sum") for a in missing))
-        plan = plan_transition(parts, whole, dtype_name(value.dtype))
+        parts = _parts(value.layout, frozenset(missing))
+        plan = plan_transition(parts, dual(value.layout), dtype_name(value.dtype))
         with builder.graph.inserting_after(base):
             new = builder.add_move(base, Move(None, plan, "gradient", value.name, node.meta.get("site")))
         new.meta["move"] = builder.moves[-1]
@@ -149,16 +160,14 @@ def _absorb(builder: Builder, node: fx.Node, value: Value, kept: frozenset[str])
     assert isinstance(index, int)
     made = builder.moves[index]
     assert made.forward is not None
-    start = dual(made.forward.target)
-    parts = Layout(start.mesh, start.dims, tuple(Pending(a.name, "sum") for a in start.mesh.leaves() if a.name in kept))
+    parts = _parts(made.forward.target, kept)
     plan: Plan = plan_transition(parts, dual(made.forward.source), dtype_name(value.dtype))
     builder.moves[index] = evolve(made, backward=plan if plan.steps else None)
 
 
 def _declared(builder: Builder, node: fx.Node, value: Value, kept: frozenset[str], asked: Layout) -> None:
     """Brings the gradient of an argument to the layout that the signature gives it."""
-    start = dual(value.layout)
-    parts = Layout(start.mesh, start.dims, tuple(Pending(a.name, "sum") for a in start.mesh.leaves() if a.name in kept))
+    parts = _parts(value.layout, kept)
     if parts.equivalent(asked):
         return
     plan = plan_transition(parts, asked, dtype_name(value.dtype))

@@ -1,0 +1,173 @@
+"""The body of a ``call``, compiled: the module's forward as a local program, inside whatever hooks the module has.
+
+Parameters, buffers and tensor arguments come as DTensors, so that their layouts are known; the forward is traced once
+for each set of shapes, layouts and other arguments, typed with the cheapest reshards inserted, and then runs on local
+blocks. A gradient of a parameter that FSDP reduces stays in parts over FSDP's axes, that of an
+argument over all axes, since what comes next is a reduce-scatter or goes with it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from shardlang.layout import Layout
+from shardlang.lower import torch_private
+from shardlang.lower.placements import layout_of, placements_of
+from shardlang.plan.plan import Plan
+from shardlang.runtime.calls import Boundary
+from shardlang.runtime.create import next_seed
+from shardlang.runtime.groups import Team
+from shardlang.runtime.local_program import function_for
+from shardlang.trace.capture import TensorType, capture
+from shardlang.trace.compile import Argument, lower
+from shardlang.trace.program import LocalProgram
+
+STATIC = (int, float, bool, str, type(None), torch.dtype, torch.device)
+"""Types of arguments that a program may be made for; others keep DTensor's dispatch."""
+
+ResultLayouts = Callable[[Sequence[tuple[int, ...]]], Sequence["Layout | None"]]
+
+
+@frozen(eq=False)
+class _Compiled:
+    program: LocalProgram
+    run: Callable[..., tuple[Tensor, ...]]
+    gradients: tuple[Any, ...]
+    results: tuple[tuple[Any, torch.Size, tuple[int, ...]], ...]
+
+
+@frozen(eq=False)
+class _Run:
+    """A plan on this rank, by whatever the boundary runs plans with."""
+
+    plan: Plan
+    boundary: Boundary
+    in_place: bool = False
+
+    def __call__(self, block: Tensor) -> Tensor:
+        return self.boundary.run(self.plan, block)
+
+    def shape(self) -> tuple[int, ...]:
+        return self.plan.target.local_shape(_rank(self.boundary))
+
+
+def install(
+    module: nn.Module, path: str, boundary: Boundary, own: Mapping[str, frozenset[str]], results: ResultLayouts
+) -> None:
+    """Compiles the module's forward. ``own``: the axes over which FSDP adds up a parameter's gradient, by its name in
+    the module. ``results``: the layouts that the ``call`` line gives its results, from their shapes.
+    """
+    eager = module.forward
+    twin = _without_hooks(module)
+    made: dict[Any, _Compiled] = {}
+
+    @wraps(eager)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        if not all(isinstance(leaf, STATIC) for leaf in others):
+            return eager(*args, **kwargs)
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        tensors = [*held.values(), *given]
+        key = (structure, others, tuple(map(_key, tensors)), module.training)
+        found = made.get(key)
+        if found is None:
+            found = made[key] = _compile(twin, path, boundary, own, results, held, leaves, structure, tensors)
+        local: list[Any] = [
+            t.to_local(grad_placements=g) if isinstance(t, DTensor) else t
+            for t, g in zip(tensors, found.gradients, strict=True)
+        ]
+        if found.program.draws:
+            local.append(next_seed())
+        blocks = found.run(*local)
+        wrapped = [
+            DTensor.from_local(b, boundary.device_mesh, p, run_check=False, shape=shape, stride=stride)
+            for b, (p, shape, stride) in zip(blocks, found.results, strict=True)
+        ]
+        return pytree.tree_unflatten(wrapped, found.program.structure)
+
+    module.forward = forward
+
+
+def _without_hooks(module: nn.Module) -> nn.Module:
+    """The module itself with its own hooks left out; what is inside it is shared."""
+    twin = copy.copy(module)
+    for name, value in vars(module).items():
+        if name.startswith(("_forward", "_backward")) and isinstance(value, OrderedDict):
+            twin.__dict__[name] = OrderedDict()
+    twin._parameters = dict(module._parameters)
+    twin._buffers = dict(module._buffers)
+    return twin
+
+
+def _compile(
+    twin: nn.Module,
+    path: str,
+    boundary: Boundary,
+    own: Mapping[str, frozenset[str]],
+    results: ResultLayouts,
+    held: Mapping[str, Tensor],
+    leaves: Sequence[Any],
+    structure: pytree.TreeSpec,
+    tensors: Sequence[Tensor],
+) -> _Compiled:
+    names = list(held)
+    count = len(names)
+
+    def call(*values: Tensor) -> Any:
+        feed = iter(values[count:])
+        filled = [next(feed) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        return torch.func.functional_call(twin, dict(zip(names, values[:count], strict=True)), args, kwargs)
+
+    arguments = []
+    every = frozenset(a.name for a in boundary.mesh.leaves())
+    for i, tensor in enumerate(tensors):
+        shape = tuple(tensor.shape)
+        layout = Layout.whole(boundary.mesh, shape)
+        if isinstance(tensor, DTensor):
+            layout = layout_of(boundary.mesh, tensor.placements, shape)
+        name = names[i].replace(".", "_") if i < count else f"argument{i - count}"
+        # The crossing into the call takes a gradient in parts straight to where it belongs.
+        parts = own.get(names[i], frozenset()) if i < count else every
+        arguments.append(Argument(name, TensorType(shape, tensor.dtype), layout, parts=parts))
+    with torch.no_grad():
+        trace = capture(type(twin).forward, [a.type for a in arguments], call)
+    name = path.replace(".", "_") or "root"
+    program = lower(trace, arguments, boundary.mesh, results, auto=True, name=f"call_{name}")
+    rank = _rank(boundary)
+    team = Team(boundary.device_mesh.device_type)
+    run = function_for(program, rank, team, lambda plan, in_place: _Run(plan, boundary))
+    return _Compiled(
+        program,
+        run,
+        tuple(placements_of(g) for g in program.gradients),
+        tuple(
+            (placements_of(w), torch.Size(w.shape), torch_private.contiguous_stride(w.shape)) for w in program.results
+        ),
+    )
+
+
+def _rank(boundary: Boundary) -> int:
+    """This process's rank in the mesh of the layouts."""
+    coordinate = boundary.device_mesh.get_coordinate()
+    assert coordinate is not None
+    mesh = boundary.mesh
+    return mesh.rank_at({a.name: at for a, at in zip(mesh.axes, coordinate, strict=True)})
+
+
+def _key(tensor: Tensor) -> Any:
+    if isinstance(tensor, DTensor):
+        return tensor.shape, tensor.dtype, tensor.placements
+    return tensor.shape, tensor.dtype
