@@ -34,6 +34,7 @@ _HOMES = {
     "rand": "shardlang.runtime.create",
     "randn": "shardlang.runtime.create",
     "reshard": "shardlang.runtime.reshard",
+    "reshard_many": "shardlang.runtime.many",
     "load": "shardlang.api",
     "load_safetensors": "shardlang.runtime.safetensors_files",
     "load_state": "shardlang.runtime.checkpoint",

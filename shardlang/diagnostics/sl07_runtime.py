@@ -16,7 +16,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 @message("SL0701", "ranks that come with different plans")
-def ranks_disagree(first: int, one: str, second: int, other: str) -> Diagnostic:
+def ranks_disagree(first: int, second: int, one: str, other: str) -> Diagnostic:
     return Diagnostic(
         f"rank {first} and rank {second} do not ask for the same transfer",
         notes=(f"rank {first}: {one}", f"rank {second}: {other}", "nothing was sent"),

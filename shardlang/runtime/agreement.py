@@ -11,20 +11,19 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
-from shardlang.runtime import faults
+from shardlang.runtime import faults, record
 from shardlang.runtime.groups import Group, group_of
 
 if TYPE_CHECKING:
     from shardlang.runtime.distributed import ReadyPlan
 
-_TEXT = 2048
-"""Bytes that a rank's account may have, once ranks differ."""
 _sequence: Counter[tuple[int, ...]] = Counter()
 
 
@@ -38,59 +37,75 @@ def wanted(check: bool | None) -> bool:
     return mode() != "never" if check is None else check
 
 
-def agree(plan: ReadyPlan, block: torch.Tensor, fits: bool) -> None:
-    """Returns where all ranks of a plan have the same plan and dtype, and blocks that fit.
+def agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor]) -> None:
+    """Returns where all ranks of some plans (of the same ranks) have the same ones and dtypes, and blocks that fit.
 
     Raises ShardlangError, the same on all ranks: SL0701 with both sides where they differ, SL0703 for a block that does
     not fit, SL0702 for a rank that does not come.
     """
-    if len(plan.ranks) == 1 or dist.get_backend() == "fake":
+    ranks = plans[0].ranks
+    if len(ranks) == 1 or dist.get_backend() == "fake":
         return
-    said = {
-        "what": f"{plan.plan.source} => {plan.plan.target}",
-        "dtype": str(block.dtype).removeprefix("torch."),
-        "hash": plan.plan.hash,
+    said = [f"{_name(b.dtype)} {p.plan.source} => {p.plan.target}" for p, b in zip(plans, blocks, strict=True)]
+    misfit = next((i for i, (p, b) in enumerate(zip(plans, blocks, strict=True)) if not p.fits(b)), None)
+    _sequence[ranks] += 1
+    account = {
+        "said": said,
+        "hashes": [p.plan.hash for p in plans],
+        "call": _sequence[ranks],
+        "misfit": None if misfit is None else [misfit, list(blocks[misfit].shape)],
     }
     try:
-        accounts = exchange_accounts(plan.ranks, said, {"shape": list(block.shape), "fits": fits})
+        accounts = _accounts(group_of(ranks), account)
     except RuntimeError as error:
-        raise faults.lost(plan, -1, error) from error
+        raise faults.lost(plans[0], -1, error) from error
     if accounts is None:
         return
     first = accounts[0]
-    for rank, other in zip(plan.ranks, accounts, strict=True):
-        if any(other[k] != first[k] for k in ("what", "dtype", "hash", "sequence")):
-            raise ShardlangError(sl07_runtime.ranks_disagree(plan.ranks[0], _told(first), rank, _told(other)))
-    for rank, other in zip(plan.ranks, accounts, strict=True):
-        if not other["fits"]:
-            due = plan.plan.source.local_shape(plan.team.logical(rank))
-            raise ShardlangError(
-                sl07_runtime.block_of_wrong_size(str(plan.plan.source), tuple(other["shape"]), due, rank)
-            )
+    for rank, other in zip(ranks, accounts, strict=True):
+        if any(other[k] != first[k] for k in ("said", "hashes", "call")):
+            raise ShardlangError(sl07_runtime.ranks_disagree(ranks[0], rank, *_differ(first, other)))
+    for rank, other in zip(ranks, accounts, strict=True):
+        if other["misfit"] is not None:
+            index, shape = other["misfit"]
+            source = plans[index].plan.source
+            due = source.local_shape(plans[index].team.logical(rank))
+            raise ShardlangError(sl07_runtime.block_of_wrong_size(str(source), tuple(shape), due, rank))
 
 
-def exchange_accounts(ranks: tuple[int, ...], same: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """What every rank says, by rank, where anything is amiss; ``None`` where all say ``same`` and ``own["fits"]``."""
-    _sequence[ranks] += 1
-    same = same | {"sequence": _sequence[ranks]}
-    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).digest()[:16] + bytes([own["fits"]])
-    group = group_of(ranks)
-    answers = gather_bytes(group, digest.ljust(24, b"\0"))
-    if all(a == answers[0] for a in answers) and own["fits"]:
+def _accounts(group: Group, account: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """What every rank says, by rank, where anything is amiss; ``None`` where all say the same and all blocks fit."""
+    text = json.dumps(account).encode()
+    fits = account["misfit"] is None
+    word = hashlib.sha256(text).digest()[:15] + bytes([fits]) + len(text).to_bytes(8, "little")
+    answers = gather_bytes(group, word)
+    if fits and all(a == word for a in answers):
         return None
-    text = json.dumps(same | own).encode()
-    if len(text) > _TEXT:
-        text = json.dumps({k: v[:200] if isinstance(v, str) else v for k, v in (same | own).items()}).encode()
-    return [json.loads(a.rstrip(b"\0")) for a in gather_bytes(group, text.ljust(_TEXT, b"\0"))]
+    room = max(int.from_bytes(a[16:], "little") for a in answers)
+    return [json.loads(a.rstrip(b"\0")) for a in gather_bytes(group, text.ljust(room, b"\0"))]
+
+
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str]:
+    """The two sides of the first difference, in words."""
+    for i, (mine, theirs) in enumerate(zip(one["said"], other["said"], strict=False)):
+        if mine != theirs or one["hashes"][i] != other["hashes"][i]:
+            which = f"tensor {i} of {{}}: " if len(one["said"]) > 1 or len(other["said"]) > 1 else ""
+            calls = f" (call {one['call']})", f" (call {other['call']})"
+            return (
+                which.format(len(one["said"])) + mine + calls[0],
+                which.format(len(other["said"])) + theirs + calls[1],
+            )
+    return tuple(f"{len(a['said'])} tensors, first {a['said'][0]} (call {a['call']})" for a in (one, other))  # type: ignore[return-value]  # two
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def gather_bytes(group: Group, mine: bytes) -> list[bytes]:
     """Equally many bytes of every rank, in the group's order."""
     given = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
     got = [torch.empty_like(given) for _ in range(group.size)]
-    dist.all_gather(got, given, group.handle)
+    with record.noted():
+        dist.all_gather(got, given, group.handle)
     return [bytes(g.tolist()) for g in got]
-
-
-def _told(account: dict[str, Any]) -> str:
-    return f"{account['dtype']} {account['what']} (call {account['sequence']})"

@@ -23,6 +23,7 @@ class Crossing:
     ``reduced``: pending axes end in the step. Then ``op`` reduces the parts and the sum is divided by ``divide``;
     ``parts`` are the members' coordinates on those axes. ``whole``: each member's piece is this rank's whole new block.
     ``even``: the pieces of all ranks are equal, as far as the layouts can tell. ``held``: elements of the old block.
+    ``over``: the leaf axes along which ranks hear from each other, ``None`` where it may be anybody.
     """
 
     step: Step
@@ -38,6 +39,7 @@ class Crossing:
     op: ReduceOp
     divide: int
     whole: bool
+    over: tuple[str, ...] | None
     even: bool
 
 
@@ -68,6 +70,7 @@ def crossing(step: Step, team: Team, rank: int) -> Crossing:
         op,
         divide,
         bool(todo.reduced) and all(p is not None and p.everything for p in places),
+        todo.over,
         todo.even,
     )
 

@@ -12,9 +12,10 @@ import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.plan.plan import Plan
-from shardlang.runtime import agreement, faults
+from shardlang.runtime import agreement, groups
+from shardlang.runtime.faults import guarded
 from shardlang.runtime.groups import Team
-from shardlang.runtime.steps import Prepared, prepare
+from shardlang.runtime.steps import Local, Sending, prepare
 from shardlang.runtime.transfers import State
 
 _KEPT = 4096
@@ -57,7 +58,7 @@ def ready(plan: Plan, team: Team) -> ReadyPlan:
     """The plan, prepared for this rank; from the cache where it was before."""
     key = (plan.hash, team)
     found = _prepared.get(key)
-    if found is None or found.world is not dist.group.WORLD:
+    if found is None or found.token is not groups.token():
         found = _prepared[key] = ReadyPlan(plan, team)
         if len(_prepared) > _KEPT:
             _prepared.popitem(last=False)
@@ -69,15 +70,15 @@ class ReadyPlan:
 
     def __init__(self, plan: Plan, team: Team) -> None:
         self.plan, self.team = plan, team
-        self.world = dist.group.WORLD
+        self.token = groups.token()
         self.rank = team.logical(dist.get_rank())
         source, target = plan.source, plan.target
         self.shape = source.local_shape(self.rank) if self.rank in source.mesh.ranks else None
         members = {*source.mesh.ranks, *target.mesh.ranks}
         self.ranks = tuple(sorted(team.physical(m) for m in members))
         self.involved = dist.get_rank() in self.ranks
-        self._steps: list[Prepared] | None = None
-        self._agreed: set[torch.dtype] = set()
+        self._steps: list[Local | Sending] | None = None
+        self.agreed: set[torch.dtype] = set()
         # Only where every step hands its input on can the result be the input.
         self._same = all(step.kind in ("slice", "mask") for step in plan.steps)
         self._sliced = bool(plan.steps) and plan.steps[-1].kind == "slice"
@@ -86,25 +87,33 @@ class ReadyPlan:
         """See ``start_plan``."""
         if not self.involved:
             return Running(self, [], block.new_empty(0), out, True)
-        fits = self.shape is None or tuple(block.shape) == self.shape
-        if block.dtype not in self._agreed or check:
+        if block.dtype not in self.agreed or check:
             if agreement.wanted(check):
-                agreement.agree(self, block, fits)
-            self._agreed.add(block.dtype)
-        if not fits:
-            assert self.shape is not None
-            raise ShardlangError(sl07_runtime.block_of_wrong_size(
-                str(self.plan.source), tuple(block.shape), self.shape, dist.get_rank()
-            ))  # fmt: skip
-        if self._steps is None:
-            self._steps = [self._prepare(i) for i in range(len(self.plan.steps))]
-        return Running(self, self._steps, block, out, alias)
+                agreement.agree([self], [block])
+            self.agreed.add(block.dtype)
+        self.demand_fit(block)
+        return Running(self, self.steps(), block, out, alias)
 
-    def _prepare(self, index: int) -> Prepared:
-        try:
-            return prepare(self.plan.steps[index], self.team, self.rank, self.plan.itemsize)
-        except RuntimeError as error:
-            raise faults.lost(self, index, error) from error
+    def fits(self, block: torch.Tensor) -> bool:
+        """Is this rank's block of the source's size? (A rank outside the source's mesh may bring anything.)"""
+        return self.shape is None or tuple(block.shape) == self.shape
+
+    def demand_fit(self, block: torch.Tensor) -> None:
+        """Raises SL0703 where this rank's block is not of the source's size."""
+        if self.shape is not None and tuple(block.shape) != self.shape:
+            layout = str(self.plan.source)
+            raise ShardlangError(
+                sl07_runtime.block_of_wrong_size(layout, tuple(block.shape), self.shape, dist.get_rank())
+            )
+
+    def steps(self) -> list[Local | Sending]:
+        """The plan's steps, prepared when they are first asked for, by all ranks alike."""
+        if self._steps is None:
+            self._steps = []
+            for index, step in enumerate(self.plan.steps):
+                with guarded(self, index):
+                    self._steps.append(prepare(step, self.team, self.rank, self.plan.itemsize))
+        return self._steps
 
     def settle(self, result: torch.Tensor, block: torch.Tensor, out: torch.Tensor | None, alias: bool) -> torch.Tensor:
         """The result in ``out``, or at least contiguous and, unless ``alias``, in storage of its own."""
@@ -121,7 +130,7 @@ class Running:
     """A plan on its way. ``wait`` brings the result; it may be called once only."""
 
     def __init__(
-        self, plan: ReadyPlan, steps: list[Prepared], block: torch.Tensor, out: torch.Tensor | None, alias: bool
+        self, plan: ReadyPlan, steps: list[Local | Sending], block: torch.Tensor, out: torch.Tensor | None, alias: bool
     ) -> None:
         self._plan, self._steps, self._block, self._out, self._alias = plan, steps, block, out, alias
         self._at = 0
@@ -134,10 +143,8 @@ class Running:
         result: torch.Tensor = self._state
         last = len(self._steps) - 1
         while self._at <= last:
-            try:
+            with guarded(self._plan, self._at):
                 result = self._steps[self._at].finish(self._state)
-            except RuntimeError as error:
-                raise faults.lost(self._plan, self._at, error) from error
             self._at += 1
             if self._at <= last:
                 self._start(result)
@@ -145,10 +152,8 @@ class Running:
 
     def _start(self, block: torch.Tensor) -> None:
         out = self._out if self._at == len(self._steps) - 1 else None
-        try:
+        with guarded(self._plan, self._at):
             self._state = self._steps[self._at].start(block, out)
-        except RuntimeError as error:
-            raise faults.lost(self._plan, self._at, error) from error
 
 
 _prepared: OrderedDict[tuple[str, Team], ReadyPlan] = OrderedDict()

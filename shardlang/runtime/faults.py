@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.lower import torch_private
+from shardlang.runtime.groups import abandon_within
 
 if TYPE_CHECKING:
     from shardlang.runtime.distributed import ReadyPlan
@@ -34,6 +37,7 @@ def lost(plan: ReadyPlan, index: int, error: Exception) -> Exception:
     where = "agreement" if index < 0 else steps[index].kind
     axes = () if index < 0 else steps[index].axes
     missing, hosts = silent_ranks(plan.ranks, where)
+    abandon_within(plan.ranks)
     cause = str(error).strip().splitlines()
     return ShardlangError(
         sl07_runtime.rank_missing(
@@ -48,6 +52,15 @@ def lost(plan: ReadyPlan, index: int, error: Exception) -> Exception:
             cause=cause[0] if cause else type(error).__name__,
         )
     )
+
+
+@contextmanager
+def guarded(plan: ReadyPlan, index: int) -> Iterator[None]:
+    """Inside, what a backend raises becomes the diagnostic of a step of a plan."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise lost(plan, index, error) from error
 
 
 def silent_ranks(ranks: tuple[int, ...], where: str) -> tuple[tuple[int, ...], bool]:

@@ -61,7 +61,7 @@ _groups: dict[tuple[tuple[int, ...], str], Group] = {}
 _made: Counter[tuple[tuple[int, ...], str]] = Counter()
 """How many groups of some ranks there have been: a name is never used again, as the store remembers its addresses."""
 _owner: list[object] = []
-"""The default process group that the cached ones hang on: a new one makes them all stale."""
+"""The default process group that the cached ones hang on, and a token: a new one makes them all stale."""
 
 
 def timeout() -> float:
@@ -69,13 +69,19 @@ def timeout() -> float:
     return float(os.environ.get("SHARDLANG_TIMEOUT", DEFAULT_TIMEOUT))
 
 
-def group_of(ranks: tuple[int, ...], device: str = "cpu") -> Group:
-    """The group of these ranks (torch's, of which this must be one). All of them must ask for it."""
+def token() -> object:
+    """What is made for the groups that there are now is good as long as this is the same object."""
     world = dist.group.WORLD
     if not _owner or _owner[0] is not world:
         _groups.clear()
         _made.clear()
-        _owner[:] = [world]
+        _owner[:] = [world, object()]
+    return _owner[1]
+
+
+def group_of(ranks: tuple[int, ...], device: str = "cpu") -> Group:
+    """The group of these ranks (torch's, of which this must be one). All of them must ask for it."""
+    token()
     members = tuple(sorted(ranks))
     found = _groups.get((members, device))
     if found is None:
@@ -104,7 +110,14 @@ def abandon(group: Group) -> None:
     """Destroys a group after a failure, so that members that still wait for this rank fail as well, and at once."""
     for key in [k for k, g in _groups.items() if g is group]:
         del _groups[key]
+    _owner[1:] = [object()]
     dist.destroy_process_group(group.handle)
+
+
+def abandon_within(ranks: tuple[int, ...]) -> None:
+    """Abandons every group of some of these ranks."""
+    for group in [g for g in _groups.values() if set(g.ranks) <= set(ranks)]:
+        abandon(group)
 
 
 def release() -> None:
@@ -112,6 +125,7 @@ def release() -> None:
     for group in _groups.values():
         dist.destroy_process_group(group.handle)
     _groups.clear()
+    _owner[1:] = [object()]
 
 
-__all__ = ["Group", "Team", "abandon", "group_of", "open_groups", "release", "timeout"]
+__all__ = ["Group", "Team", "abandon", "abandon_within", "group_of", "open_groups", "release", "timeout", "token"]

@@ -33,6 +33,8 @@ class Moves:
     sends: tuple[Piece, ...]
     receives: tuple[Piece, ...]
     reduced: tuple[str, ...]
+    over: tuple[str, ...] | None
+    """The leaf axes along which ranks hear from each other; ``None`` where it may be anybody."""
     even: bool
     """Do all pieces of all ranks have one size (worked out from the layouts, so that all ranks say the same)?"""
 
@@ -55,6 +57,7 @@ def moves(step: Step, rank: int) -> Moves:
         tuple(Piece(m, runs) for m, runs in sends if runs is not None),
         tuple(Piece(m, runs, at(mesh, m, reduced)) for m, runs in receives if runs is not None),
         reduced,
+        tuple(sorted(varying)),
         _even(source) and _even(target) and 0 not in source.shape,
     )
 
@@ -69,6 +72,7 @@ def _exchanged(source: Layout, target: Layout, rank: int, reduced: tuple[str, ..
         tuple(sorted((Piece(t.receiver, t.runs) for t in sends), key=lambda p: p.peer)),
         tuple(sorted((Piece(t.sender, t.runs, t.part) for t in receives), key=lambda p: p.peer)),
         reduced,
+        None,
         False,
     )
 

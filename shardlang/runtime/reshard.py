@@ -31,7 +31,7 @@ class Transfer:
 
     def wait(self) -> Any:
         with torch.no_grad():
-            return _dressed(self._route, self._route.wrap(self._running.wait(), False))
+            return dressed(self._route, self._route.wrap(self._running.wait(), False))
 
 
 def reshard(
@@ -62,7 +62,7 @@ def reshard(
     """
     if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
         return capture.mark(x, spec)
-    route = _route(x, spec, mesh, source, shape, alias)
+    route = route_of(x, spec, mesh, source, shape, alias)
     tensor = x.block if isinstance(x, ShardTensor) else x
     if async_op:
         with torch.no_grad():
@@ -71,11 +71,11 @@ def reshard(
         if out is not None and tensor.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("`out=` does not enter autograd's graph: use torch.no_grad(), or leave it out")
         result = route.move(tensor, _local_out(out), check)
-        return out if out is not None else _dressed(route, result)
-    return _dressed(route, travel(tensor, route))
+        return out if out is not None else dressed(route, result)
+    return dressed(route, travel(tensor, route))
 
 
-def _dressed(route: Route, result: torch.Tensor) -> Any:
+def dressed(route: Route, result: torch.Tensor) -> Any:
     """A local result of a handle's kind as the handle."""
     return ShardTensor(result, route.target, route.meshes[1]) if route.made == "handle" else result
 
@@ -89,7 +89,7 @@ def _local_out(out: Any) -> torch.Tensor | None:
     return block
 
 
-def _route(
+def route_of(
     x: torch.Tensor | ShardTensor,
     spec: Spec,
     mesh: DeviceMesh | None,

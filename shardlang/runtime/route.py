@@ -22,6 +22,7 @@ from shardlang.lower import torch_private
 from shardlang.lower.placements import layout_of, mesh_of, placements_of
 from shardlang.plan.plan import dual
 from shardlang.plan.search import plan_transition
+from shardlang.runtime import groups
 from shardlang.runtime.distributed import ReadyPlan, Running, ready
 from shardlang.runtime.specs import dtype_name, team_of
 
@@ -67,7 +68,7 @@ class Route:
     def plan(self) -> ReadyPlan:
         """The plan, prepared; made when it is first needed, so that a route can be had without ranks agreeing on it."""
         found = self._ready
-        if found is None or found.world is not torch.distributed.group.WORLD:
+        if found is None or found.token is not groups.token():
             plan = plan_transition(self.source, self.target, dtype_name(self.dtype))
             found = self._ready = ready(plan, team_of(*dict.fromkeys(self.meshes)))
         return found

@@ -33,10 +33,9 @@ class AllReduce:
         if collectives.reduces(group, block.dtype) and (group.backend != "gloo" or not _worth_pieces(block, n)):
             total = room(block, tuple(block.shape), out).copy_(block)
             return collectives.all_reduce(group, cross.label, total, cross.op), total, None
-        size = -(-block.numel() // n)
         given = block.reshape(-1)
-        if size * n != given.numel():
-            given = given.new_zeros(size * n)
+        if block.numel() % n:
+            given = given.new_zeros(-(-block.numel() // n) * n)
             given[: block.numel()] = block.reshape(-1)
         pieces = torch.empty_like(given)
         return collectives.all_to_all(group, cross.label, pieces, given, None, None), block, (given, pieces, out)

@@ -11,7 +11,8 @@ from shardlang.layout import Cut, Dim, Factor, Layout, Pending
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import Kind, Step
-from shardlang.runtime import distributed, simulate
+from shardlang.runtime import distributed, simulate, steps
+from shardlang.runtime.groups import Team
 
 LINE = Mesh("line", (Axis("r", 4),))
 SQUARE = Mesh("square", (Axis("a", 2), Axis("b", 2)))
@@ -50,6 +51,16 @@ def run_blocks(plans: list[Plan], blocks: list[dict[int, torch.Tensor]]) -> list
     return [distributed.run_plan(p, b.get(rank, torch.empty(0))) for p, b in zip(plans, blocks, strict=True)]
 
 
+def run_blocks_apart(plans: list[Plan], blocks: list[dict[int, torch.Tensor]]) -> list[torch.Tensor]:
+    """As ``run_blocks``, every piece sent by itself, as large ones are."""
+    steps.LARGE, usual = 0, steps.LARGE
+    try:
+        ready = [distributed.ReadyPlan(p, Team()) for p in plans]
+        return [r.start(b[dist.get_rank()], None, None).wait() for r, b in zip(ready, blocks, strict=True)]
+    finally:
+        steps.LARGE = usual
+
+
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal to the bit, shape and dtype included."""
     if a.shape != b.shape or a.dtype != b.dtype:
@@ -57,10 +68,12 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.contiguous().view(-1).view(torch.uint8).equal(b.contiguous().view(-1).view(torch.uint8))
 
 
-def check_against_simulator(world: Any, plans: list[Plan], values: list[torch.Tensor], seed: int | None = 1) -> None:
+def check_against_simulator(
+    world: Any, plans: list[Plan], values: list[torch.Tensor], seed: int | None = 1, body: Any = run_blocks
+) -> None:
     """Runs plans on a world and holds every block, and the whole, against the simulator's."""
     blocks = [simulate.shard(v, p.source, seed=seed) for p, v in zip(plans, values, strict=True)]
-    ran = world.run(run_blocks, plans, blocks)
+    ran = world.run(body, plans, blocks)
     for i, (plan, value, start) in enumerate(zip(plans, values, blocks, strict=True)):
         expected = simulate.run_plan(plan, start)
         for rank, block in expected.items():

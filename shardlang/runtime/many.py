@@ -1,0 +1,277 @@
+"""``sl.reshard_many``: many tensors at once, the small ones packed, so that collectives grow with groups, not tensors.
+
+The first steps of all plans come first, then the second ones. Small steps of one kind, group and dtype share flat
+buffers of bounded size; large ones go by themselves, a few under way at a time. Every rank packs alike, since what goes
+where is worked out from layouts alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from shardlang.lower import torch_private
+from shardlang.runtime import agreement, collectives
+from shardlang.runtime.blocks import read_into
+from shardlang.runtime.collectives import Label
+from shardlang.runtime.crossing import Crossing, assembled
+from shardlang.runtime.distributed import ReadyPlan
+from shardlang.runtime.faults import guarded
+from shardlang.runtime.handle import ShardTensor
+from shardlang.runtime.reduce import combine
+from shardlang.runtime.reshard import dressed, route_of
+from shardlang.runtime.route import Route
+from shardlang.runtime.specs import Spec
+from shardlang.runtime.steps import Local, Sending, gathers
+from shardlang.runtime.transfers import AllReduce
+
+SMALL = 1 << 20
+"""Bytes of the larger end of a step up to which it is packed."""
+BUCKET = 16 << 20
+"""Bytes of a packed buffer, at most (one step that is larger has a buffer of its own)."""
+UNDER_WAY = 4
+"""How many large steps are under way at a time."""
+
+
+def reshard_many(
+    tensors: Sequence[torch.Tensor | ShardTensor],
+    specs: Sequence[Spec] | Spec,
+    mesh: DeviceMesh | None = None,
+    sources: Sequence[Spec] | Spec | None = None,
+    *,
+    check: bool | None = None,
+) -> list[Any]:
+    """Each tensor under its spec (or all under one): as ``reshard`` of each, in fewer collectives. Differentiable.
+
+    The results share no storage with the tensors. All ranks must call with the same tensors in the same order.
+    """
+    count = len(tensors)
+    wanted = [specs] * count if isinstance(specs, str) or not isinstance(specs, Sequence) else list(specs)
+    given = [sources] * count if isinstance(sources, str) or not isinstance(sources, Sequence) else list(sources)
+    routes = [
+        route_of(x, spec, mesh, source, None, False) for x, spec, source in zip(tensors, wanted, given, strict=True)
+    ]
+    bare = [x.block if isinstance(x, ShardTensor) else x for x in tensors]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in bare):
+        results: Sequence[torch.Tensor] = MoveMany.apply(routes, *bare)  # type: ignore[no-untyped-call]  # torch's
+    else:
+        results = move_many(routes, bare, check)
+    return [dressed(route, result) for route, result in zip(routes, results, strict=True)]
+
+
+class MoveMany(torch.autograd.Function):
+    """Many routes on autograd's graph; the gradients go back together, packed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, routes: list[Route], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.routes = routes
+        ctx.set_materialize_grads(False)
+        return tuple(move_many(routes, tensors, None, [x.requires_grad for x in tensors]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        back, given, at = [], [], []
+        for i, grad in enumerate(grads):
+            if grad is not None and ctx.needs_input_grad[i + 1]:
+                route, factor = ctx.routes[i].back(grad)
+                back.append(route)
+                given.append(grad if factor == 1 else grad * (factor.numerator / factor.denominator))
+                at.append(i)
+        results: list[torch.Tensor | None] = [None] * len(grads)
+        if back:
+            for i, result in zip(at, MoveMany.apply(back, *given), strict=True):  # type: ignore[no-untyped-call]
+                results[i] = result
+        return None, *results
+
+
+def move_many(
+    routes: Sequence[Route],
+    tensors: Sequence[torch.Tensor],
+    check: bool | None = None,
+    graded: Sequence[bool] | None = None,
+) -> list[torch.Tensor]:
+    """The tensors along their routes, outside autograd."""
+    with torch.no_grad():
+        blocks = [torch_private.block_of(x) if isinstance(x, DTensor) else x for x in tensors]
+        plans = [route.plan() for route in routes]
+        _agree(plans, blocks, check)
+        moved = _run([(plan, block) for plan, block in zip(plans, blocks, strict=True)])
+        settled = [p.settle(m, b, None, False) for p, m, b in zip(plans, moved, blocks, strict=True)]
+        flags = graded or [False] * len(routes)
+        return [route.wrap(block, flag) for route, block, flag in zip(routes, settled, flags, strict=True)]
+
+
+_agreed: set[tuple[object, bytes]] = set()
+
+
+def _agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor], check: bool | None) -> None:
+    """Ranks agree once on the whole bundle: those of each mesh on its part of it, in order of first use."""
+    by_ranks: dict[tuple[int, ...], list[int]] = {}
+    for i, plan in enumerate(plans):
+        if plan.involved:
+            by_ranks.setdefault(plan.ranks, []).append(i)
+    for members in by_ranks.values():
+        digest = hashlib.sha256()
+        for i in members:
+            digest.update(f"{plans[i].plan.hash} {blocks[i].dtype}\n".encode())
+        key = (plans[members[0]].token, digest.digest())
+        if key not in _agreed or check:
+            if agreement.wanted(check):
+                agreement.agree([plans[i] for i in members], [blocks[i] for i in members])
+            _agreed.add(key)
+        for i in members:
+            plans[i].demand_fit(blocks[i])
+
+
+def _run(todo: Sequence[tuple[ReadyPlan, torch.Tensor]]) -> list[torch.Tensor]:
+    """Takes every block through its plan's steps, the first steps of all, then the second ones."""
+    now = [block for _, block in todo]
+    steps = [plan.steps() if plan.involved else [] for plan, _ in todo]
+    for depth in range(max((len(s) for s in steps), default=0)):
+        small: dict[Any, list[int]] = {}
+        large: list[int] = []
+        for i, own in enumerate(steps):
+            if depth >= len(own):
+                continue
+            step = own[depth]
+            if isinstance(step, Local):
+                now[i] = step.finish(step.start(now[i], None))
+            elif _size(step, now[i].element_size()) <= SMALL:
+                small.setdefault(_kind(step, now[i].dtype), []).append(i)
+            else:
+                large.append(i)
+        for members in small.values():
+            for bucket in _buckets(members, [_size(steps[i][depth], now[i].element_size()) for i in members]):
+                plan = todo[bucket[0]][0]
+                with guarded(plan, depth):
+                    results = _packed([_sending(steps[i][depth]) for i in bucket], [now[i] for i in bucket])
+                for i, result in zip(bucket, results, strict=True):
+                    now[i] = result
+        _one_by_one(large, depth, todo, steps, now)
+    return now
+
+
+def _one_by_one(
+    large: list[int], depth: int, todo: Sequence[tuple[ReadyPlan, torch.Tensor]], steps: Any, now: list[torch.Tensor]
+) -> None:
+    """Large steps, the next ones started while earlier ones are on their way."""
+    under_way: list[tuple[int, Any]] = []
+
+    def finish() -> None:
+        i, state = under_way.pop(0)
+        with guarded(todo[i][0], depth):
+            now[i] = steps[i][depth].finish(state)
+
+    for i in large:
+        if len(under_way) == UNDER_WAY:
+            finish()
+        with guarded(todo[i][0], depth):
+            under_way.append((i, steps[i][depth].start(now[i], None)))
+    while under_way:
+        finish()
+
+
+def _sending(step: Local | Sending) -> Sending:
+    assert not isinstance(step, Local)
+    return step
+
+
+def _size(step: Local | Sending, itemsize: int) -> int:
+    """Bytes of the larger end of a step, on the rank that has most: the same on every rank."""
+    return max(step.step.source.block_numel(), step.step.target.block_numel()) * itemsize
+
+
+def _kind(step: Sending, dtype: torch.dtype) -> Any:
+    """What steps must have in common to share a buffer; told by layouts, so that it is the same on every rank."""
+    cross = step.cross
+    if isinstance(step, AllReduce):
+        how: Any = ("all_reduce", cross.op, cross.divide)
+    elif gathers(cross):
+        how = "all_gather"
+    elif cross.step.kind == "reduce_scatter":
+        how = ("reduce_scatter", cross.op, cross.divide)
+    else:
+        how = "pieces"
+    return how, cross.step.source.mesh, cross.step.target.mesh, cross.over, dtype
+
+
+def _buckets(members: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    bucket: list[int] = []
+    filled = 0
+    for i, size in zip(members, sizes, strict=True):
+        if bucket and filled + size > BUCKET:
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(i)
+        filled += size
+    if bucket:
+        yield bucket
+
+
+def _packed(steps: Sequence[Sending], blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """One collective for all steps of one kind."""
+    first = steps[0]
+    if len(steps) == 1:
+        return [first.finish(first.start(blocks[0], None))]
+    crosses = [s.cross for s in steps]
+    if isinstance(first, AllReduce):
+        flat = torch.cat([b.reshape(-1) for b in blocks])
+        total = first.finish(first.start(flat, None))
+        return [p.view(b.shape).clone() for p, b in zip(total.split([b.numel() for b in blocks]), blocks, strict=True)]
+    if gathers(first.cross):
+        return _gathered(crosses, blocks)
+    return _exchanged(crosses, blocks)
+
+
+def _gathered(crosses: Sequence[Crossing], blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    group = crosses[0].group
+    given = torch.cat([b.reshape(-1) for b in blocks])
+    got = given.new_empty(group.size, given.numel())
+    collectives.all_gather(group, _label(crosses), got.view(-1), given).wait()
+    results, at = [], 0
+    for cross, block in zip(crosses, blocks, strict=True):
+        mine: list[torch.Tensor | None] = list(got[:, at : at + block.numel()])
+        results.append(assembled(cross, mine, block.new_empty(cross.shape)))
+        at += block.numel()
+    return results
+
+
+def _exchanged(crosses: Sequence[Crossing], blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The pieces of all tensors for one member lie together: by member, then by tensor."""
+    group = crosses[0].group
+    sizes = [[c.sources[m].numel if c.sources[m] else 0 for c in crosses] for m in range(group.size)]  # type: ignore[union-attr]
+    due = [[c.places[m].numel if c.places[m] else 0 for c in crosses] for m in range(group.size)]  # type: ignore[union-attr]
+    given = blocks[0].new_empty(sum(map(sum, sizes)))
+    at = 0
+    for m in range(group.size):
+        for cross, block, size in zip(crosses, blocks, sizes[m], strict=True):
+            source = cross.sources[m]
+            if source is not None:
+                read_into(given[at : at + size], block, source)
+            at += size
+    got = given.new_empty(sum(map(sum, due)))
+    work = collectives.all_to_all(group, _label(crosses), got, given, [sum(d) for d in due], [sum(s) for s in sizes])
+    work.wait()
+    if all(c.whole and c.step.kind == "reduce_scatter" for c in crosses):
+        first = crosses[0]
+        total = combine(got.view(group.size, -1).unbind(0), first.op, divide=first.divide)
+        split = total.split(list(due[0]))
+        return [part.view(c.shape).clone() for part, c in zip(split, crosses, strict=True)]
+    pieces = [part.split(d) for part, d in zip(got.split([sum(d) for d in due]), due, strict=True)]
+    results = []
+    for t, (cross, block) in enumerate(zip(crosses, blocks, strict=True)):
+        mine: list[torch.Tensor | None] = [pieces[m][t] for m in range(group.size)]
+        results.append(assembled(cross, mine, block.new_empty(cross.shape)))
+    return results
+
+
+def _label(crosses: Iterable[Crossing]) -> Label:
+    """The kind of all, or ``exchange`` where they differ."""
+    labels = {(c.label.kind, c.label.axes) for c in crosses}
+    kind, axes = min(labels)
+    return Label(kind if len({k for k, _ in labels}) == 1 else "exchange", axes)

@@ -1,0 +1,106 @@
+"""``sl.reshard_many``: what ``reshard`` gives of each, in few collectives and bounded buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import shardlang as sl
+from shardlang.runtime import many
+from shardlang.runtime.record import Recorder
+from tests.world import World, torch_mesh
+
+SIZES = [(3, 5), (64,), (7, 2), (16, 16), (1,), (0, 4), (128, 9), (5, 5, 5)]
+
+
+def each_alike() -> list[str]:
+    """Tensors of mixed shapes, dtypes and placements, to all kinds of layouts, packed in buffers of 1 KiB."""
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    tensors: list[Any] = []
+    specs = []
+    wanted = ["...", "~a", "~b", "~b/~a"]
+    for i, shape in enumerate(SIZES * 4):
+        count = torch.Size(shape).numel()
+        value = torch.arange(count).view(shape).to([torch.float32, torch.bfloat16, torch.int64][i % 3]) % 50
+        kind = i % 4
+        if kind == 3:
+            x = DTensor.from_local(value * (dist.get_rank() // 2 + 1), mesh, [Partial(), Replicate()])
+        else:
+            x = distribute_tensor(value, mesh, [[Shard(0), Replicate()], [Shard(0), Shard(0)], [Replicate()] * 2][kind])
+        tensors.append(x)
+        first = wanted[i // 8]
+        specs.append("[...]" if first == "..." else "[_/" + first + " _" * (len(shape) - 1) + "]")
+    alone = [sl.reshard(x, s) for x, s in zip(tensors, specs, strict=True)]
+    many.BUCKET, usual = 1 << 10, many.BUCKET
+    try:
+        with Recorder() as recorder:
+            together = sl.reshard_many(tensors, specs)
+    finally:
+        many.BUCKET = usual
+    wrong = [
+        f"{i} {specs[i]}"
+        for i, (a, b) in enumerate(zip(alone, together, strict=True))
+        if type(a) is not type(b) or not torch.equal(a.to_local(), b.to_local()) or a.dtype != b.dtype
+    ]
+    return wrong if len(recorder.issued) < len(tensors) else ["nothing was packed"]
+
+
+def test_each_tensor_is_as_if_alone(world: World) -> None:
+    assert world.run(each_alike) == [[]] * 4
+
+
+def gradients_reduced() -> tuple[int, int, bool]:
+    """case 10: 64 pending tensors of mixed sizes"""
+    mesh = torch_mesh((4,), ("dp",))
+    values = [torch.full((i * 37 + 1,), float(dist.get_rank() + i)) for i in range(64)]
+    grads = [DTensor.from_local(v, mesh, [Partial()]) for v in values]
+    with Recorder() as recorder:
+        whole = sl.reshard_many(grads, "[n]")
+    largest = max(i.bytes_received for i in recorder.issued)
+    right = all(torch.equal(whole[i].to_local(), torch.full_like(v, 4 * i + 6)) for i, v in enumerate(values))
+    return sum(i.count for i in recorder.issued), largest, right
+
+
+def test_64_pending_tensors_are_one_collective(world: World) -> None:
+    for count, largest, right in world.run(gradients_reduced):
+        assert (count, right) == (1, True)
+        assert largest <= 2 * many.BUCKET
+
+
+def differentiable() -> list[bool]:
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    values = [torch.arange(24.0).view(4, 6) + i for i in range(5)]
+    xs = [distribute_tensor(v, mesh, [Shard(0), Shard(1)]).requires_grad_() for v in values]
+    with Recorder() as recorder:
+        ys = sl.reshard_many(xs, ["[n d]", "[n/b d/a]", "[(2 n) d/a]", "[n d]{+a}", "[n/a d]"])
+        total = sum((sl.reshard(y, "[n d]").to_local() ** 2).sum() for y in ys)
+        total.backward()  # type: ignore[union-attr]
+    assert recorder.issued
+    return [torch.equal(x.grad.full_tensor(), 2 * v) for x, v in zip(xs, values, strict=True)]
+
+
+def test_gradients_go_back_together(world: World) -> None:
+    assert world.run(differentiable) == [[True] * 5] * 4
+
+
+def disagree() -> Any:
+    mesh = torch_mesh((4,), ("dp",))
+    xs = [distribute_tensor(torch.ones(8), mesh, [Shard(0)]) for _ in range(3)]
+    specs = ["[n]", "[n/dp]" if dist.get_rank() == 1 else "[n]", "[n]"]
+    try:
+        sl.reshard_many(xs, specs)
+    except sl.ShardlangError as error:
+        return error.codes[0], error.diagnostics[0].notes[:2]
+    return None
+
+
+def test_the_tensor_that_ranks_differ_in_is_named(world: World) -> None:
+    answers = world.run(disagree)
+    code, notes = answers[0]
+    assert code == "SL0701"
+    assert notes[0].startswith("rank 0: tensor 1 of 3: float32 [8/dp] => [8]")
+    assert notes[1].startswith("rank 1: tensor 1 of 3: float32 [8/dp] => [8/dp]")
+    assert answers == [answers[0]] * 4
