@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 @frozen
@@ -28,6 +28,8 @@ class Facts:
     modules: tuple[str, ...]
     tied: tuple[tuple[str, ...], ...] = ()
     shapes_known: bool = True
+    arguments: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    """For each module whose arguments are known and fixed: their names."""
 
 
 def modules_of(parameters: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from shardlang.check.patterns import NameIndex
 from shardlang.check.program import CallLine, Model, ParamLine, PathPattern, Transfer
 from shardlang.check.sizes import Sizes
 from shardlang.check.static import static_faults
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl06_models
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl06_calls, sl06_models
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
 from shardlang.source import Span
@@ -71,14 +71,15 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     """Layouts of a model's parameters, and its modules by line. Where no shapes are known, only patterns are checked.
 
     Raises one ShardlangError: SL0601 patterns that match nothing, SL0602 parameters claimed twice, SL0603 parameters
-    without a line, SL0301-SL0319 sizes and dtypes, SL0607-SL0610 FSDP groups, SL0611 calls.
+    without a line, SL0301-SL0319 sizes and dtypes, SL0607-SL0610 FSDP groups, SL0611 and
+    SL0630 calls.
     """
     matcher = _Matcher(model, facts)
     claims = _claims(model, facts, matcher)
     frozen_names = {name for pattern in model.freeze for name in matcher.parameters_of(pattern)}
     frozen_names |= {n for names in facts.tied for n in names if frozen_names & set(names)}
     groups = fsdp_groups(model.fsdp, facts, matcher.modules_of, matcher.errors)
-    calls = _calls(model, matcher)
+    calls = _calls(model, facts, matcher)
     checkpoint = [m for pattern in model.checkpoint for m in matcher.modules_of(pattern)]
     errors = matcher.errors
     sizes = Sizes()
@@ -163,14 +164,20 @@ def _claims(model: Model, facts: Facts, matcher: _Matcher) -> dict[str, ParamLin
     return claims
 
 
-def _calls(model: Model, matcher: _Matcher) -> tuple[CallMatch, ...]:
+def _calls(model: Model, facts: Facts, matcher: _Matcher) -> tuple[CallMatch, ...]:
     calls: list[CallMatch] = []
     places: dict[str, Span] = {}
     for line in model.calls:
+        unknown: set[str] = set()
         for module in matcher.modules_of(line.pattern):
             first = places.setdefault(module, line.pattern.span)
             if first is not line.pattern.span:
                 matcher.errors.append(sl06_models.called_twice(line.pattern.span, module, first))
+            known = facts.arguments.get(module)
+            for arg in line.args if known is not None else ():
+                if known is not None and arg.name not in known and arg.name not in unknown:
+                    unknown.add(arg.name)
+                    matcher.errors.append(sl06_calls.unknown_argument(arg.span, arg.name, module, list(known)))
             calls.append(CallMatch(line, module))
     return tuple(calls)
 

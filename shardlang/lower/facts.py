@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import nn
 
@@ -18,8 +20,25 @@ def facts_of(model: nn.Module) -> Facts:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parameters[name] = Tensor(tuple(parameter.shape), dtype_name(parameter.dtype), parameter.requires_grad)
         names.setdefault(id(parameter), []).append(name)
-    modules = tuple(name for name, _ in model.named_modules())
-    return Facts(parameters, modules, tuple(tuple(n) for n in names.values() if len(n) > 1))
+    modules = dict(model.named_modules())
+    kinds = {type(module): _arguments(type(module)) for module in modules.values()}
+    arguments: dict[str, tuple[str, ...]] = {}
+    for name, module in modules.items():
+        taken = kinds[type(module)]
+        if taken is not None and "forward" not in vars(module):
+            arguments[name] = taken
+    tied = tuple(tuple(n) for n in names.values() if len(n) > 1)
+    return Facts(parameters, tuple(modules), tied, arguments=arguments)
+
+
+def _arguments(kind: type[nn.Module]) -> tuple[str, ...] | None:
+    """The names of the arguments of ``forward``; ``None`` where it takes any, or is written in no Python."""
+    try:
+        parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return None
+    free = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+    return None if any(p.kind in free for p in parameters) else tuple(p.name for p in parameters)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from attrs import evolve
 
 from shardlang.check.facts import Facts, Tensor, modules_of
 from shardlang.check.model import ModelLayouts, check_model
@@ -195,6 +196,13 @@ def test_a_module_in_two_groups_is_a_fault() -> None:
 def test_two_calls_of_a_module_are_a_fault() -> None:
     lines = "param otherwise : whole\ncall layers.* (x: [b]) -> [b]\ncall «layers.0» (x: [b]) -> [b]"
     assert_faults(lines, llama(), "SL0611")
+
+
+def test_a_call_names_arguments_that_the_module_takes() -> None:
+    given = evolve(llama(), arguments={"layers.0": ("x", "mask"), "layers.1": ("x", "mask")})
+    (found,) = assert_faults("param otherwise : whole\ncall layers.* («y: [b]») -> [b]", given, "SL0630")
+    assert "`x`" in "".join((*found.notes, *found.helps))
+    layouts("param otherwise : whole\ncall layers.* (mask: [b]) -> [b]\ncall norm (z: [b]) -> [b]", given)
 
 
 def test_reshard_takes_divisors_of_the_group() -> None:
