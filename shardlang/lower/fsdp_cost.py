@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from shardlang.dtypes import DTYPES
-from shardlang.lower.model import Group, LoweredModel, Parameter, stored_numel
+from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, stored_numel
 
 
 @frozen
@@ -39,7 +39,11 @@ def group_traffic(group: Group, lowered: LoweredModel) -> Iterable[Traffic]:
     if ranks > 1:
         part = sum(gathered_bytes(p, group, ranks) for p in group.parameters)
         yield Traffic("all_gather", group.shard, part * (ranks - 1))
-        if group.reshard is True or (group.reshard is not False and group.reshard == ranks):
+        if keeps_part(group, lowered.mesh):
+            if group.reshard > 1:
+                each = part * ranks // group.reshard
+                yield Traffic("all_gather", (f"{'/'.join(group.shard)}:{group.reshard}",), each * (group.reshard - 1))
+        elif group.reshard is not False:
             yield Traffic("all_gather", group.shard, part * (ranks - 1))
     trained = [p for p in group.parameters if p.trainable]
     if not trained:

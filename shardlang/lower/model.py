@@ -166,6 +166,12 @@ def _group(module: str, members: tuple[Parameter, ...], group: FsdpGroup, mesh: 
     )
 
 
+def keeps_part(group: Group, mesh: Mesh) -> bool:
+    """Does a group keep its parameters, after the forward pass, in parts over fewer ranks than it stores them over?"""
+    ranks = math.prod(mesh.axis(a).size for a in group.shard)
+    return not isinstance(group.reshard, bool) and group.reshard < ranks
+
+
 def stored_dim(parameter: Parameter, ranks: int) -> int:
     """The dim by which FSDP stores a parameter in parts: 0, which it pads, but where tensor parallelism cut that dim
     unevenly, which torch's metadata of the stored parts cannot say; then one that both leave even, if there is one."""

@@ -177,7 +177,15 @@ class Observer(TorchDispatchMode):
     def _note(self, kind: str, group: Any, traffic: tuple[int, int]) -> None:
         if group.size() > 1:
             ranks = frozenset(dist.get_process_group_ranks(group))
-            record.note(kind, self._axes.get(ranks, (group.group_name,)), *traffic)
+            record.note(kind, self._axes_of(ranks), *traffic)
+
+    def _axes_of(self, ranks: frozenset[int]) -> tuple[str, ...]:
+        """The axes that a group is over. ``a:2``: two neighbours of axis ``a``."""
+        if ranks in self._axes:
+            return self._axes[ranks]
+        around = [axes for group, axes in self._axes.items() if ranks < group]
+        name = "/".join(min(around, key=len)) if around else "?"
+        return (f"{name}:{len(ranks)}",)
 
 
 def nbytes(value: Any) -> int:
