@@ -184,7 +184,7 @@ class Observer(TorchDispatchMode):
         if ranks in self._axes:
             return self._axes[ranks]
         around = [axes for group, axes in self._axes.items() if ranks < group]
-        name = "/".join(min(around, key=len)) if around else "?"
+        name = "/".join(min(around, key=lambda axes: len(axes))) if around else "?"
         return (f"{name}:{len(ranks)}",)
 
 

@@ -1,4 +1,4 @@
-"""Every FSDP option of a file against the same ``fully_shard`` call written by hand: the same collectives, the same bits."""
+"""Every FSDP option of a file against ``fully_shard`` written by hand: the same collectives, the same bits."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_replicate_is_hybrid_sharding(world: World) -> None:
 
 
 def test_reshard_to_fewer_ranks_gathers_among_these(world: World) -> None:
-    """By hand torch refuses it on a whole mesh; the bits are those of ``reshard yes``, and the second gather is smaller."""
+    """By hand torch refuses it on a whole mesh; the bits are those of ``reshard yes``, for fewer bytes."""
     for same, ours, theirs, planned in world.run(both, "dp:4", "over dp", "reshard 2", {}, 0):
         assert same
         assert ours == planned
