@@ -41,7 +41,7 @@ def unwritable_name(span: Span, kind: str, name: str) -> Diagnostic:
         f"{kind} `{name}` cannot be written",
         span,
         label="not a name here",
-        notes=("names have letters, digits and `_`, and axes do not begin with a digit",),
+        notes=("names have letters, digits and `_`; axes do not begin with a digit; `root` and `otherwise` mean more",),
         helps=("rename it before the import",),
     )
 

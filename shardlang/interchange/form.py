@@ -68,8 +68,8 @@ def shape(node: Node, name: str, errors: list[Diagnostic]) -> tuple[int, ...] | 
 
 
 def writable(name: str, span: Span, kind: str, errors: list[Diagnostic]) -> bool:
-    """Can a pattern write this dotted name? SL0254 where not."""
-    if NAME.fullmatch(name):
+    """Can a pattern write this dotted name? SL0254 where not: ``root`` and ``otherwise`` mean something else."""
+    if NAME.fullmatch(name) and name not in ("root", "otherwise"):
         return True
     errors.append(sl02_import.unwritable_name(span, kind, name))
     return False

@@ -123,6 +123,8 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("SL0251", {"shapes": {"w": [-4]}}, "-4"),
     ("SL0251", {"shapes": {"w": 4}}, "4"),
     ("SL0254", {"specs": {"w/x": ["a"]}, "shapes": {"w/x": [4]}}, '"w/x"'),
+    ("SL0254", {"specs": {"root": ["a"]}, "shapes": {"root": [4]}}, '"root"'),
+    ("SL0254", {"specs": {"otherwise": ["a"]}, "shapes": {"otherwise": [4]}}, '"otherwise"'),
     ("SL0255", {"specs": {"w": ["a"], "v": []}}, '"v"'),
     ("SL0256", {"specs": {"w": [None, "a"]}}, '[null, "a"]'),
     ("SL0257", {"shapes": {"w": [4], "v": [4]}}, '"v"'),
