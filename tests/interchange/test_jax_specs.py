@@ -47,7 +47,7 @@ def oracle(
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, list[Entry]], dict[str, tuple[int, ...]]]:
     """A mesh, and some parameters with specs over it whose sizes divide."""
-    mesh = {axis: draw(st.integers(1, 3)) for axis in draw(st.permutations(["data", "model", "x"]))}
+    mesh = {axis: draw(st.integers(1, 3)) for axis in draw(st.permutations(["data", "ranks", "whole"]))}
     specs: dict[str, list[Entry]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name in draw(st.lists(st.sampled_from(["w", "b", "0", "1", "2", "10", "k"]), unique=True, min_size=1)):
