@@ -183,7 +183,7 @@ class Observer(TorchDispatchMode):
         """The axes that a group is over. ``a:2``: two neighbours of axis ``a``."""
         if ranks in self._axes:
             return self._axes[ranks]
-        around = [axes for group, axes in self._axes.items() if ranks < group]
+        around = [tuple(axes) for group, axes in self._axes.items() if ranks < group]
         name = "/".join(min(around, key=lambda axes: len(axes))) if around else "?"
         return (f"{name}:{len(ranks)}",)
 
