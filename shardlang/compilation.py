@@ -261,13 +261,16 @@ class Compilation:
 
     @cached_property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        return tuple(
-            sl06_models.checkpoint_without_shards(
-                self.program.models[name].span, self.checkpoint or "", len(facts.parameters)
-            )
-            for name, facts in self.facts.items()
-            if not facts.shapes_known
-        )
+        """What is no error, and yet to be known: sizes or budgets that could not be looked at."""
+        found: list[Diagnostic] = []
+        for name, facts in self.facts.items():
+            if not facts.shapes_known:
+                span, count = self.program.models[name].span, len(facts.parameters)
+                found.append(sl06_models.checkpoint_without_shards(span, self.checkpoint or "", count))
+        for budget in self.program.budgets:
+            if budget.model in self.layouts:
+                found += [f for f in budget_faults(budget, self.layouts[budget.model]) if f.severity == "warning"]
+        return tuple(found)
 
     def python_source(self, name: str) -> str:
         """The model as a Python file that needs torch alone. Raises SL0227 and SL0634 for what torch cannot say, and

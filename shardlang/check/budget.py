@@ -13,10 +13,14 @@ from shardlang.mesh import Mesh
 
 
 def budget_faults(budget: Budget, layouts: ModelLayouts) -> list[Diagnostic]:
-    """SL0651 for more memory than allowed, SL0652 for what FSDP sends by a link on which that is forbidden."""
+    """SL0651 for more memory than allowed, SL0652 for what FSDP sends by a link on which that is forbidden, and the
+    warning SL0656 where the size of an axis, and so all of it, is open."""
     faults: list[Diagnostic] = []
     if not layouts.parameters:
         return faults
+    open_axes = [a.name for a in layouts.mesh.axes if a.open]
+    if open_axes:
+        return [sl06_budgets.budget_not_held(budget.span, budget.model, layouts.mesh.name, open_axes[0])]
     if budget.memory is not None:
         needed = predict(layouts)
         if needed.total > budget.memory:

@@ -83,3 +83,13 @@ def unreadable_lock(lock: str, line: int, reason: str) -> Diagnostic:
         f"`{lock}` is no lock that this shardlang reads: line {line}: {reason}",
         helps=("write it again: `shardlang lock FILE -o LOCK`",),
     )
+
+
+@message("SL0656", "a budget that is not held")
+def budget_not_held(span: Span, model: str, mesh: str, axis: str) -> Diagnostic:
+    return Diagnostic(
+        f"the budget of `{model}` is not held: the size of axis `{axis}` of mesh `{mesh}` is open",
+        span,
+        severity="warning",
+        helps=("give the number of ranks: `--nproc N`",),
+    )

@@ -25,6 +25,10 @@ def import_module_of(reference: str, span: Span | None = None) -> ModuleType:
     Raises SL0612 where it cannot be imported, with the reason and the line that raised it.
     """
     name = reference.partition(":")[0]
+    if "/" in name or (name.endswith(".py") and Path(name).exists()):
+        written = ".".join(Path(name.removesuffix(".py")).parts).strip("./")
+        reason, helps = f"`{name}` is a file, not a module", (f"write `{written}:{reference.partition(':')[2]}`",)
+        raise ShardlangError(sl06_models.model_not_imported(span, reference, reason, (), helps))
     directory = str(Path.cwd())
     if sys.path[:1] != [directory]:
         sys.path.insert(0, directory)

@@ -119,6 +119,14 @@ def test_a_forbidden_step_is_found_by_its_link(budget: str, lines: str, codes: l
     assert faults(budget, lines)[1] == codes
 
 
+def test_a_budget_on_a_mesh_of_open_size_is_not_held() -> None:
+    text = f"{HEAD.replace('dp:2', 'dp:?')}model net on pod {{{LINES}}}\nbudget net {{ memory <= 1 KiB }}"
+    checked = program(text)
+    layouts = check_model(checked.models["net"], Facts(GIVEN, modules_of(GIVEN)))
+    (found,) = budget_faults(checked.budgets[0], layouts)
+    assert (found.code, found.severity) == ("SL0656", "warning")
+
+
 def test_of_two_limits_the_lower_counts() -> None:
     (found,), _ = faults("memory <= 1 GiB; «memory <= 1 KiB»", "")
     assert found.code == "SL0651"

@@ -206,6 +206,9 @@ def test_from_in_the_file_gives_the_model(folder: Path) -> None:
     [
         ("missing:build", "SL0612", "there is no module `missing`"),
         ("net.sub:build", "SL0612", "there is no module `net.sub`"),
+        ("net.py:build", "SL0612", "`net.py` is a file, not a module"),
+        ("./net.py:build", "SL0612", "`./net.py` is a file, not a module"),
+        (":build", "SL0612", "it is not of the form `package.module:function`"),
         ("net:bild", "SL0612", "module `net` has no `bild`"),
         ("net:three", "SL0612", "`three` cannot be called"),
         ("net", "SL0612", "it is not of the form `package.module:function`"),
