@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from shardlang.runtime.state import State
+    from shardlang.runtime.transfer_plan import TransferPlan
 
 
 @frozen
@@ -80,6 +81,28 @@ class LoadedProgram:
         from shardlang.runtime.state import state_dict
 
         return state_dict(model, optimizer, extra=extra)
+
+    def transfer(
+        self,
+        source: nn.Module | None,
+        target: nn.Module | None,
+        *,
+        name: str | None = None,
+        staging: int = 64 << 20,
+        show: Callable[[str], Any] | None = None,
+    ) -> TransferPlan:
+        """The weights of one placed model into another, as ``transfer a => b`` declares (``name``: ``"a => b"``, where
+        the file has several). See ``sl.transfer``. Raises SL0224 where there is no such declaration."""
+        from shardlang.runtime.transfer import transfer
+
+        known = {f"{t.source} => {t.target}": t for t in self._program.transfers}
+        if name is None and len(known) == 1:
+            name = next(iter(known))
+        if name is None or name not in known:
+            raise ShardlangError(sl02_names.no_such_name("transfer", name, list(known), self.compilation.source.name))
+        models = self._program.models
+        sides = models[known[name].source], models[known[name].target]
+        return transfer(source, target, staging=staging, show=show, declared=sides)
 
     def zeros(self, spec: str, **options: Any) -> Any:
         """``sl.zeros`` with the file's constants as sizes, on its only mesh or on ``mesh=`` (a name, or torch's)."""

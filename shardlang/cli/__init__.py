@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("shardlang.cli.diff", "say what a change of a file means"),
     "fmt": ("shardlang.cli.fmt", "write files in the one way that the language has"),
     "import": ("shardlang.cli.import_", "write another notation's layouts as a .shard file"),
+    "transfer": ("shardlang.cli.transfer", "plan the moving of a model's weights to another model's layouts"),
     "reshard-checkpoint": ("shardlang.cli.reshard_checkpoint", "write a checkpoint anew for other ranks or formats"),
     "lsp": ("shardlang.cli.lsp", "serve editors: diagnostics, hover, definitions, completion, fixes"),
     "explain": ("shardlang.cli.explain", "say what a code means, how it comes about, and the repair"),

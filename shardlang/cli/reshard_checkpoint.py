@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardlang.runtime.reshard_checkpoint import Opened, Report
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+def size_of(ctx: click.Context, param: click.Parameter, value: str) -> int:
     """``64MiB`` and the like, in bytes."""
     found = re.fullmatch(r"(\d{1,15}) ?([kKMGT]?i?B)", value.strip())
     if found is None or found[2] not in UNITS["bytes"] or not int(found[1]):
@@ -37,7 +37,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--to", metavar="FILE[:NAME]", help="A .shard file, and the model (or mesh) in it that will load OUT.")
 @click.option("--as", "kind", type=click.Choice(["checkpoint", "safetensors"]), default="checkpoint", show_default=True)
-@click.option("--staging", callback=_size, default="64MiB", show_default=True, help="The largest piece in memory.")
+@click.option("--staging", callback=size_of, default="64MiB", show_default=True, help="The largest piece in memory.")
 @click.option("--no-model", is_flag=True, help="Take names and shapes from IN; import none of your code.")
 @model_option
 @nproc_option

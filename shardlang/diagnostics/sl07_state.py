@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shardlang.diagnostics.diagnostic import Diagnostic, message
 from shardlang.diagnostics.prose import did_you_mean, plural, quoted
+from shardlang.source import Span
 
 
 def _shape(shape: Sequence[int]) -> str:
@@ -191,4 +192,13 @@ def scattered_mesh(mesh: str, ranks: Sequence[int]) -> Diagnostic:
     return Diagnostic(
         f"mesh `{mesh}` is on ranks {', '.join(map(str, ranks))}, which do not follow each other",
         helps=("declare it with `ranks FIRST..LAST`, and make its device mesh by `program.mesh(name).device_mesh()`",),
+    )
+
+
+@message("SL0770", "a transfer of weights that nothing tells of")
+def weights_unknown(span: Span, model: str) -> Diagnostic:
+    return Diagnostic(
+        f"nothing says which parameters model `{model}` has",
+        span,
+        helps=("give its function with `from` or `--model`, or its checkpoint with `--checkpoint`",),
     )

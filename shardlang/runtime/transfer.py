@@ -14,13 +14,19 @@ import torch.distributed as dist
 from attrs import evolve, frozen
 from torch import nn
 
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl07_state
+from shardlang.check.model import ModelLayouts
+from shardlang.check.program import Model
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl06_calls, sl07_state
+from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout, Runs
+from shardlang.lower.model import on_leaves
+from shardlang.mesh import Mesh
 from shardlang.runtime import blocks, collectives
 from shardlang.runtime.checkpoint import spec_name
 from shardlang.runtime.control import Council, Failure
 from shardlang.runtime.groups import Group, group_of
 from shardlang.runtime.state import Block, State, state_dict
+from shardlang.runtime.stored_layouts import stored_layouts
 from shardlang.runtime.transfer_plan import Part, Piece, TransferPlan, kept, plan_transfer, receives, sends
 
 STAGING = 64 << 20
@@ -42,12 +48,13 @@ def transfer(
     *,
     staging: int = STAGING,
     show: Callable[[str], Any] | None = None,
+    declared: tuple[Model, Model] | None = None,
 ) -> TransferPlan:
     """Copies the parameters and buffers of one placed model into another, whose names and shapes are the same.
 
     Every rank of the launch calls it, a rank that is not in the mesh of a side with ``None`` for it. ``staging`` bounds
     in bytes what a rank packs and receives at once. ``show`` gets the plan as text on the first rank before anything
-    moves. Returns the plan.
+    moves. ``declared`` are the models that the sides are to be, as ``program.transfer`` knows them. Returns the plan.
 
     Raises ShardlangError, the same on every rank: SL0767 where names, shapes or dtypes differ, SL0768 where a side is
     nowhere, SL0763 where a rank does not come.
@@ -58,7 +65,9 @@ def transfer(
     try:
         for side in (source, target):
             states.append(side if side is None or isinstance(side, State) else state_dict(side))
-        report = tuple(None if s is None else _side(s) for s in states)
+        report = tuple(
+            None if s is None else _side(s, m) for s, m in zip(states, declared or (None, None), strict=True)
+        )
     except ShardlangError as error:
         report = Failure(error.diagnostics)
     give, take = council.decide(report, _agreed)
@@ -71,8 +80,6 @@ def transfer(
 
 
 def _torch_name(dtype: str) -> str:
-    from shardlang.dtypes import DTYPES
-
     return DTYPES[dtype].torch_name if dtype in DTYPES else dtype
 
 
@@ -85,8 +92,11 @@ def _blocks(state: State | None) -> dict[str, Block]:
     return {k: b for k, b in state.blocks.items() if k.startswith("model.")}
 
 
-def _side(state: State) -> _Side:
-    """What a rank knows of a side. A mesh that does not number its ranks as the launch does is told in its numbers."""
+def _side(state: State, declared: Model | None = None) -> _Side:
+    """What a rank knows of a side. A mesh that does not number its ranks as the launch does is told in its numbers.
+
+    Raises SL0635 where the side is not on the mesh that is declared for it, SL0769 for scattered ranks.
+    """
     facts: Facts = {}
     for name, block in _blocks(state).items():
         mesh = block.layout.mesh
@@ -94,8 +104,36 @@ def _side(state: State) -> _Side:
         if tuple(range(first, first + mesh.size)) != state.ranks:
             raise ShardlangError(sl07_state.scattered_mesh(mesh.name, state.ranks))
         placed = block.layout if mesh.first_rank == first else evolve(block.layout, mesh=evolve(mesh, first_rank=first))
+        if declared is not None and not _same_mesh(placed.mesh, on_leaves(declared.mesh)):
+            raise ShardlangError(sl06_calls.mesh_differs(declared.name, str(declared.mesh), str(placed.mesh)))
         facts[name] = (spec_name(block.local.dtype), placed)
     return _Side(facts, state.ranks)
+
+
+def _same_mesh(one: Mesh, other: Mesh) -> bool:
+    axes = [[(a.name, a.size) for a in m.leaves()] for m in (one, other)]
+    return axes[0] == axes[1] and one.first_rank == other.first_rank
+
+
+def declared_plan(source: ModelLayouts, target: ModelLayouts, module: nn.Module | None, staging: int) -> TransferPlan:
+    """The plan of a declared transfer, before there are ranks; from ``module``, if there is one, the buffers as well.
+
+    ``module`` is the plain model, on the meta device.
+    """
+    sides = [stored_layouts(one) for one in (source, target)]
+    meshes = [on_leaves(one.mesh) for one in (source, target)]
+    aliases = {n: names[0] for names in source.tied for n in names}
+    tensors: dict[str, tuple[int, Layout, Layout]] = {}
+    for name, parameter in source.parameters.items():
+        if aliases.get(name, name) == name:
+            dtype: torch.dtype = getattr(torch, _torch_name(parameter.dtype))
+            tensors[f"model.{name}"] = (dtype.itemsize, sides[0][name], sides[1][name])
+    if module is not None:
+        for name, value in module.state_dict().items():
+            if isinstance(value, torch.Tensor) and name not in source.parameters:
+                whole = [Layout.whole(m, tuple(value.shape)) for m in meshes]
+                tensors[f"model.{name}"] = (value.itemsize, whole[0], whole[1])
+    return plan_transfer(tensors, staging)
 
 
 def _agreed(reports: list[tuple[_Side | None, _Side | None]]) -> tuple[Facts, Facts]:
@@ -195,4 +233,4 @@ def _write(block: Block, piece: Piece, values: torch.Tensor) -> None:
     blocks.write(block.local, _selection(block, piece.runs), values)
 
 
-__all__ = ["STAGING", "pack", "run_transfer", "transfer", "unpack"]
+__all__ = ["STAGING", "declared_plan", "pack", "run_transfer", "transfer", "unpack"]

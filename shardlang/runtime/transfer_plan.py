@@ -242,7 +242,8 @@ def _numel(runs: tuple[Runs, ...]) -> int:
 
 
 def _told(layout: Layout) -> tuple[str, int, str]:
-    return str(layout.mesh), layout.mesh.first_rank, str(layout)
+    """A layout in words that are equal where two layouts say the same, however they are written."""
+    return str(layout.mesh), layout.mesh.first_rank, repr(layout.canonical())
 
 
 def bytes_text(count: int) -> str:

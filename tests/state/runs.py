@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ class Net(nn.Module):
         self.big = nn.Linear(160, 200, bias=False)
         self.register_buffer("seen", torch.zeros(5, dtype=torch.int64))
         self.qkv = nn.Parameter(torch.zeros(3 * HEADS * WIDTH, COLUMNS))
+
+
+class Bare(Net):
+    """The same without the fused weight, which torch's placements cannot say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.qkv
 
 
 def placed(axes: str) -> tuple[Net, dict[str, Layout]]:
@@ -253,19 +262,19 @@ TRANSFER = """
 mesh train = dp:2 * tp:2
 mesh four  = tp:4
 mesh two   = tp:2 ranks 4..5
-model trainer on train {
+model trainer from tests.state.runs:Bare on train {
   param up.weight   : [f/~tp d]
   param down.weight : [d f/~tp]
   param big.weight  : [n/tp m]
   param otherwise   : whole
   fsdp root over dp
 }
-model four on four {
+model four from tests.state.runs:Bare on four {
   param up.weight   : [f/~tp d]
   param big.weight  : [n m/tp]
   param otherwise   : whole
 }
-model two on two {
+model two from tests.state.runs:Bare on two {
   param down.weight : [d f/~tp]
   param big.weight  : [n/tp m]
   param otherwise   : whole
@@ -285,7 +294,7 @@ def transfer_run(way: str, staging: int) -> tuple[list[str], list[str], int, int
         made = program.mesh(mesh.name).device_mesh("cpu")  # all ranks of the launch must ask
         net = None
         if dist.get_rank() in mesh.ranks:
-            net = Net()
+            net = Bare()
             program.apply(net, made, name=name)
         placed_models.append(net)
     source, target = placed_models
@@ -293,7 +302,22 @@ def transfer_run(way: str, staging: int) -> tuple[list[str], list[str], int, int
         fill(state_dict(source))
     shown: list[str] = []
     with Recorder() as recorder:
-        plan = sl.transfer(source, target, staging=staging, show=shown.append)
+        name = " => ".join(WAYS[way])
+        known = name in {f"{t.source} => {t.target}" for t in program.compilation.program.transfers}
+        move = partial(program.transfer, name=name) if known else sl.transfer
+        plan = move(source, target, staging=staging, show=shown.append)
     largest = max((i.bytes_received + i.bytes_sent for i in recorder.issued), default=0)
     wrong = [] if target is None else differing(state_dict(target))
     return wrong, shown, recorder.bytes_received, recorder.bytes_sent, largest, plan.to_json()
+
+
+def misplaced_run() -> tuple[str, ...]:
+    """The server's model given as the trainer's."""
+    program = sl.loads(TRANSFER)
+    for name in ("train", "four", "two"):
+        made = program.mesh(name).device_mesh("cpu")
+    net = None
+    if dist.get_rank() in program.declared_model("two").mesh.ranks:
+        net = Bare()
+        program.apply(net, made, name="two")
+    return _codes(lambda: program.transfer(net, net, name="trainer => two"))

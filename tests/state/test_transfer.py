@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardlang.cli import main
 from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Dim, Factor, Layout
 from shardlang.mesh import Axis, Mesh
@@ -159,6 +164,23 @@ def test_a_trainers_weights_go_to_a_server_in_bounded_rounds(six: World, serve: 
     traffic = {t["rank"]: (t["received"], t["sent"]) for t in results[0][5]["traffic"]}
     for rank, (_, _, received, sent, _, _) in enumerate(results):
         assert (received, sent) == traffic.get(rank, (0, 0))
+
+
+def test_the_command_prints_the_plan_that_runs(six: World, tmp_path: Path) -> None:
+    file = tmp_path / "serve.shard"
+    file.write_text(runs.TRANSFER)
+    result = CliRunner().invoke(main, ["transfer", str(file), "--staging", "4KiB", "--format", "json"])
+    assert result.exit_code == 0, result.output
+    planned = json.loads(result.output)
+    assert list(planned) == ["trainer => four", "trainer => two"]
+    for way in ("2x2 to 4", "2x2 to 2 others"):
+        assert six.run(runs.transfer_run, way, 4096)[0][5] == planned[" => ".join(runs.WAYS[way])]
+    result = CliRunner().invoke(main, ["transfer", str(file)])
+    assert "trainer => two: 7 tensors, 6 ranks" in result.output, result.output
+
+
+def test_a_side_on_another_mesh_than_declared_is_refused(six: World) -> None:
+    assert six.run(runs.misplaced_run) == [("SL0635",)] * 6
 
 
 def test_models_that_differ_are_refused() -> None:
