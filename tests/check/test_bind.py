@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shardlang.check import Scope, Sizes, check_spec
 from shardlang.check.bind import Operand, bind, bind_all, gradient_spec
 from shardlang.check.program import TensorSpec
+from shardlang.check.scope import DimRule
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.layout import Layout
 from shardlang.mesh import Axis, Mesh
@@ -139,6 +140,13 @@ def test_a_gradient_is_split_alike_and_pending_nowhere_unless_written() -> None:
     assert str(bind(gradient_spec(spec("[b/dp]{+tp}")), (4,), MESH, {}, name="x")) == "[4/dp]"
     assert str(bind(gradient_spec(spec("[b/dp] grad {+tp}")), (4,), MESH, {}, name="x")) == "[4/dp]{+tp}"
     assert str(bind(gradient_spec(spec("[b/dp] grad [b/tp]")), (4,), MESH, {}, name="x")) == "[4/tp]"
+
+
+def test_a_rules_fallback_leaves_a_dim_whole_where_its_axis_does_not_divide() -> None:
+    rules = {"v": DimRule("v", ("tp",), True, Source("test", "v").whole())}
+    checked = check_spec(parse_spec(Source("test", "[v d]")), Scope(MESH, {}, rules), name="w")
+    assert str(bind(checked, (8, 3), MESH, {}, name="w")) == "[8/tp 3]"
+    assert str(bind(checked, (7, 3), MESH, {}, name="w")) == "[7 3]"
 
 
 CUTS = {(): 1, ("dp",): 2, ("tp",): 4, ("t0",): 2, ("dp", "t1"): 4, ("tp", "dp"): 8}
