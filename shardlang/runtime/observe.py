@@ -183,9 +183,8 @@ class Observer(TorchDispatchMode):
         """The axes that a group is over. ``a:2``: two neighbours of axis ``a``."""
         if ranks in self._axes:
             return self._axes[ranks]
-        around = [tuple(axes) for group, axes in self._axes.items() if ranks < group]
-        name = "/".join(min(around, key=lambda axes: len(axes))) if around else "?"
-        return (f"{name}:{len(ranks)}",)
+        smallest: tuple[str, ...] = min((a for group, a in self._axes.items() if ranks < group), key=len, default=("?",))
+        return (f"{'/'.join(smallest)}:{len(ranks)}",)
 
 
 def nbytes(value: Any) -> int:
