@@ -183,7 +183,8 @@ class Observer(TorchDispatchMode):
         """The axes that a group is over. ``a:2``: two neighbours of axis ``a``."""
         if ranks in self._axes:
             return self._axes[ranks]
-        smallest: tuple[str, ...] = min((a for group, a in self._axes.items() if ranks < group), key=len, default=("?",))
+        around = (axes for group, axes in self._axes.items() if ranks < group)
+        smallest: tuple[str, ...] = min(around, key=len, default=("?",))
         return (f"{'/'.join(smallest)}:{len(ranks)}",)
 
 
