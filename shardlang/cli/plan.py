@@ -58,9 +58,11 @@ def command(
     declared = _links(links)
     source = _mesh("--mesh", mesh, declared)
     change = parse_change(Source("<argument>", transition))
-    found = resolve(change, source)
-    target = found.target
-    if to_mesh is not None:
+    if to_mesh is None:
+        found = resolve(change, source)
+        target = found.target
+    else:
+        found = resolve(tree.Change(change.source, change.source, change.span), source)
         after = tree.Change(change.target, change.target, change.span)
         target = resolve(after, _mesh("--to", to_mesh, declared)).target
     plan = plan_transition(found.source, target, found.dtype, objective=objective, cap=cap)

@@ -19,7 +19,7 @@ from shardlang.plan.cost import Costs, Edge, between, log2
 from shardlang.plan.moves import every_state, fits, homeward, is_goal, neighbours, stations, whole
 from shardlang.plan.problem import Question, State
 
-DIVE, LOOKS = 600, 4000
+DIVE, LOOKS = 400, 2500
 """Steps whose price is asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
 EXHAUSTIVE = 3
 

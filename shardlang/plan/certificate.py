@@ -45,8 +45,9 @@ def received_by_rank(plan: Plan) -> dict[int, int]:
     total: dict[int, int] = {}
     for step in plan.steps:
         ranks = _ranks(step)
-        for rank, n in _received(step, _view(step.source, ranks), _view(step.target, ranks)).items():
-            total[rank] = total.get(rank, 0) + n * plan.itemsize
+        found = _received(step, _view(step.source, ranks), _view(step.target, ranks), plan.itemsize)
+        for rank, n in found.items():
+            total[rank] = total.get(rank, 0) + n
     return total
 
 
@@ -339,14 +340,16 @@ def _mask(step: Step, before: View, after: View) -> Iterator[str]:
             return
 
 
-def _received(step: Step, before: View, after: View) -> dict[int, int]:
-    """Elements that each rank receives."""
+def _received(step: Step, before: View, after: View, itemsize: int) -> dict[int, int]:
+    """Bytes that each rank receives."""
     ways = math.prod(step.source.mesh.axis(a).size for a in step.axes)
     gone = [a for a, _ in before.owed if (a, _) not in after.owed]
     parts = math.prod(step.source.mesh.axis(a).size for a in gone)
     found: dict[int, int] = {}
     for rank, box in after.boxes.items():
-        need, own = _volume(box), _common(before.boxes[rank], box) if rank in before.boxes else 0
+        need, own = _volume(box) * itemsize, 0
+        if rank in before.boxes:
+            own = _common(before.boxes[rank], box) * itemsize
         found[rank] = {
             "all_gather": need - own,
             "all_to_all": need - own,
@@ -361,7 +364,7 @@ def _received(step: Step, before: View, after: View) -> dict[int, int]:
 
 
 def _figures(step: Step, before: View, after: View, itemsize: int) -> Iterator[str]:
-    worst = max(_received(step, before, after).values(), default=0) * itemsize
+    worst = max(_received(step, before, after, itemsize).values(), default=0)
     links = {a.link for x in (step.source, step.target) for a in x.mesh.axes if a.size > 1}
     rounding = len(links) * itemsize if step.kind == "all_reduce" else 0
     if not worst <= step.bytes_received <= worst + rounding:
@@ -370,7 +373,7 @@ def _figures(step: Step, before: View, after: View, itemsize: int) -> Iterator[s
         if step.bytes_sent or step.time:
             yield "a step that sends nothing has a price"
         return
-    everything = sum(_received(step, before, after).values()) * itemsize
+    everything = sum(_received(step, before, after, itemsize).values())
     senders = len(before.boxes)
     if step.bytes_sent * senders < everything and step.source.mesh.size <= RANKS:
         yield f"{senders} ranks that send at most {step.bytes_sent} bytes do not send {everything}"

@@ -58,8 +58,8 @@ class Costs:
     """The tables of one question, and the prices of its steps."""
 
     __slots__ = (
-        "all_atoms", "by_bytes", "class_masks", "classes", "element", "extents", "latency", "limit", "mask_of", "numel",
-        "order", "product", "question", "rate", "size", "slower", "through",
+        "all_atoms", "by_bytes", "class_masks", "classes", "element", "extents", "homes", "homing", "latency", "limit",
+        "mask_of", "numel", "order", "product", "question", "rate", "size", "slower", "through",
     )  # fmt: skip
 
     def __init__(self, question: Question) -> None:
@@ -86,6 +86,10 @@ class Costs:
         """For each class the atoms of it and of slower ones."""
         self.slower = (0, *self.through[:-1])
         self.all_atoms = through
+        target = question.target[0]
+        self.homes = tuple((a, v, i) for v, at in enumerate(target) for i, a in enumerate(at))
+        """(atom, slot, place in it) of every atom that cuts in the target."""
+        self.homing = sum(1 << a for a, _, _ in self.homes)
         self.product = _Products(question.sizes).__getitem__
         """The number of coordinates on the atoms of a mask."""
         self.mask_of = _Masks().__getitem__

@@ -9,7 +9,7 @@ from itertools import combinations, islice, product
 from shardlang.plan.cost import Costs
 from shardlang.plan.problem import Slots, State
 
-SMALL = 4
+SMALL = 3
 """Up to this many atoms every subset and order is tried."""
 
 
@@ -71,16 +71,16 @@ def _put(costs: Costs, slots: Slots, atom: int, slot: int) -> Slots | None:
 
 def homeward(costs: Costs, slots: Slots, atoms: int) -> tuple[Slots, int]:
     """Puts atoms where the target has them, as far as what stands there leads up to it; and which it could not put."""
-    for v, want in enumerate(costs.question.target[0]):
-        have = slots[v]
-        while len(have) < len(want) and have == want[: len(have)] and atoms >> want[len(have)] & 1:
-            atom = want[len(have)]
-            put = _put(costs, slots, atom, v)
-            if put is None:
-                break
-            slots, have = put, put[v]
-            atoms &= ~(1 << atom)
-    return slots, atoms
+    wanted = atoms & costs.homing
+    if not wanted:
+        return slots, atoms
+    target = costs.question.target[0]
+    changed = list(slots)
+    for a, v, i in costs.homes:
+        if wanted >> a & 1 and len(changed[v]) == i and changed[v] == target[v][:i]:
+            changed[v] = target[v][: i + 1]
+            atoms &= ~(1 << a)
+    return tuple(changed), atoms
 
 
 def anywhere(costs: Costs, slots: Slots, atoms: int) -> Slots | None:

@@ -40,7 +40,7 @@ def plan_transition(
         return plan_directly(source, target, dtype, objective, cap, limit)
     question = asked.question
     _, missing = bound(Costs(question), question.source, question.target)
-    asked, answer = _solved(asked)
+    asked, answer = best_path(asked)
     steps = steps_of(asked, source, target, answer.path)
     floor = answer.bound if question.by_bytes else answer.bound >> SHIFT
     received = sum(s.bytes_received for s in steps)
@@ -48,7 +48,7 @@ def plan_transition(
     return Plan(source, target, dtype, steps, objective, cap, received, sent, missing, floor, answer.complete)
 
 
-def _solved(asked: Problem) -> tuple[Problem, Answer]:
+def best_path(asked: Problem) -> tuple[Problem, Answer]:
     """The best of the search among stations and, for a few atoms, the one over every layout."""
     if len(asked.atoms) > EXHAUSTIVE:
         small, made = fused(asked)

@@ -69,12 +69,16 @@ def _counted(source: Layout, target: Layout, itemsize: int, links: dict[Link, tu
         heard[t.receiver, level] = heard.get((t.receiver, level), 0) + 1
         told[t.sender, level] = told.get((t.sender, level), 0) + 1
     time = before = 0
-    for level in reversed(range(len(levels))):
+    order = list(reversed(range(len(levels))))
+    worst = {level: max((sum(v[level:]) for v in got.values()), default=0) for level in order}
+    # The rank that receives most over every class and slower ones together, if there is one, stands for all.
+    most = {r for r, v in got.items() if all(sum(v[level:]) == worst[level] for level in order)} or set(got)
+    for level in order:
         # What the worst rank receives over this class and slower ones, less what it received over slower ones.
-        through = max((sum(v[level:]) for v in got.values()), default=0)
-        here, before = through - before, through
+        here, before = worst[level] - before, worst[level]
         leaving = max((v[level] for v in gave.values()), default=0)
-        peers = [n for (_, i), n in [*heard.items(), *told.items()] if i == level]
+        peers = [n for (r, i), n in heard.items() if i == level and r in most]
+        peers += [n for (_, i), n in told.items() if i == level]
         if peers:
             latency, rate = links[classes[level]]
             time += latency * log2(1 + max(peers)) + max(here, leaving) * rate
