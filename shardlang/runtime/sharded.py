@@ -21,11 +21,12 @@ from torch.utils import _pytree as pytree
 
 from shardlang.check import Scope, Sizes, check_signature, check_spec
 from shardlang.check.bind import Operand, bind, bind_all
-from shardlang.check.program import Arg, Fn
+from shardlang.check.program import Arg, Fn, TensorSpec
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
 from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
+from shardlang.runtime import open_axes
 from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
@@ -33,7 +34,7 @@ from shardlang.runtime.local_program import function_for
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
-from shardlang.trace.compile import Argument, lower
+from shardlang.trace.compile import Argument, lower, modelled_time
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.program import LocalProgram
 
@@ -173,11 +174,20 @@ class ShardedFunction:
         return _Compiled(program, function_for(program, self._rank(team), team), gradients, results)
 
     def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
+        ways = list(open_axes.assignments(self.declared, [tuple(t.shape) for t in tensors], self.mesh))
+        if len(ways) == 1:
+            return self._program_of(ways[0], tensors, others)
+        made = [self._program_of(way, tensors, others) for way in ways]
+        return min(made, key=modelled_time)
+
+    def _program_of(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]
+    ) -> LocalProgram:
+        """The program for arguments under these specs, which leave no axis open."""
         sizes = Sizes()
         operands = [
-            Operand(arg.name, arg.spec, tuple(t.shape), self.mesh)
-            for arg, t in zip(self.declared.args, tensors, strict=True)
-            if arg.spec is not None
+            Operand(arg.name, spec, tuple(t.shape), self.mesh)
+            for arg, spec, t in zip(self.declared.args, specs, tensors, strict=True)
         ]
         layouts = bind_all(operands, sizes)
         arguments = [
@@ -274,6 +284,11 @@ class ShardedFunction:
     def plan(self) -> str:
         """The moves of the last program in order, each with its steps, bytes, modelled seconds and source line."""
         return describe.plan_text(self._described())
+
+    @property
+    def choices(self) -> str:
+        """What ``auto`` chose at each place, with its price, and the next best."""
+        return describe.decisions_text(self._described())
 
     @property
     def backward_signature(self) -> str:

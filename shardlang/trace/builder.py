@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from shardlang.trace.call import Call, TensorArg, operator_name
 from shardlang.trace.capture import Site
 from shardlang.trace.fit import Candidate, Fit, candidates, fit
 from shardlang.trace.pieces import State, layout_of, normal, state_of
-from shardlang.trace.program import Draw, Move, Reason, move, rank_value
+from shardlang.trace.program import Decision, Draw, Move, Reason, move, rank_value
 from shardlang.trace.rule import Rule
 from shardlang.trace.rules import find, names
 from shardlang.trace.values import Value, dtype_name
@@ -34,6 +35,13 @@ RANDOM = names(
 """Operators that draw from a generator of the process, whose state may differ between ranks."""
 
 
+SHOWN = 4
+"""How many ways of a decision are kept."""
+
+RATE = 10
+"""Multiplications and additions in a picosecond that work is priced by: 10 T a second."""
+
+
 @define(eq=False)
 class Builder:
     """The local program so far. ``auto``: the cheapest way is taken where an operator does not fit."""
@@ -41,6 +49,11 @@ class Builder:
     mesh: Mesh
     fake: Any
     auto: bool = False
+    choices: Sequence[int] = ()
+    """Which way to take at each decision under ``auto``: 0, the cheapest by itself, where none is given."""
+    decisions: list[Decision] = field(factory=list)
+    work: int = 0
+    """Modelled time of the operators, in picoseconds, on the rank with the most to do."""
     graph: fx.Graph = field(factory=fx.Graph)
     moves: list[Move] = field(factory=list)
     rank_values: list[Callable[[int], Any]] = field(factory=list)
@@ -142,17 +155,16 @@ class Builder:
         if ".".join(name.split(".")[:2]) in RANDOM:
             raise ShardlangError(sl05_functions.random_operator(name, self._span()))
         if not any(v.axes() for v in values):
+            if self.auto and values:
+                rule = self._rule(op, given, structure, fakes)
+                self.work += self._work(rule, Fit(()), values) if rule is not None else 0
             states = [State(Layout.whole(self.mesh, tuple(t.shape)).canonical()) for t in fakes]
             return self.put(op, args, kwargs, result, states)
-        shown = pytree.tree_unflatten(
-            [TensorArg(a.shape, a.dtype) if isinstance(a, Value) else a for a in given], structure
-        )
-        call = Call(op, shown[0], shown[1], tuple(TensorArg(tuple(t.shape), t.dtype) for t in fakes))
-        maker = find(name)
-        rule = maker(call) if maker is not None else None
+        rule = self._rule(op, given, structure, fakes)
         if rule is None:
             return self._without_rule(op, args, kwargs, result, values)
         values, fitted = self._fitted(rule, values, name)
+        self.work += self._work(rule, fitted, values)
         values = [
             self._mask(v, axes) if axes else v
             for v, axes in zip(values, fitted.masks or (frozenset(),) * len(values), strict=True)
@@ -163,6 +175,18 @@ class Builder:
         if fitted.scalar_axes:
             args = self._owed_by_one(args, rule.scalars, fitted.scalar_axes)
         return self.put(op, args, kwargs, result, fitted.results, rule, values)
+
+    def _rule(
+        self, op: Any, given: Sequence[Any], structure: pytree.TreeSpec, fakes: Sequence[torch.Tensor]
+    ) -> Rule | None:
+        """The rule of a call; ``None`` where it has none."""
+        maker = find(operator_name(op))
+        if maker is None:
+            return None
+        shown = pytree.tree_unflatten(
+            [TensorArg(a.shape, a.dtype) if isinstance(a, Value) else a for a in given], structure
+        )
+        return maker(Call(op, shown[0], shown[1], tuple(TensorArg(tuple(t.shape), t.dtype) for t in fakes)))
 
     def _fitted(self, rule: Rule, values: list[Value], name: str) -> tuple[list[Value], Fit]:
         """The operands as they are where the rule fits; constants adapted; under ``auto`` the cheapest moves."""
@@ -175,9 +199,23 @@ class Builder:
         free = [w for w in ways if w[0] == 0 and all(w[2].operands[i] == states[i] for i in fixed)]
         if not free and (not self.auto or not ways):
             raise ShardlangError(misfits.describe(name, self._span(), found, rule, values, ways[:4], self.mesh))
-        way = (free or ways)[0][2]
+        way = free[0][2] if free else self._chosen(name, values, ways)
         moved = [self.to_state(v, s, "chosen") for v, s in zip(values, way.operands, strict=True)]
         return moved, way.fit
+
+    def _chosen(self, name: str, values: list[Value], ways: list[tuple[int, int, Candidate]]) -> Candidate:
+        """The way that ``choices`` says at this decision; noted, with the others."""
+        number = len(self.decisions)
+        taken = self.choices[number] if number < len(self.choices) else 0
+        shown = tuple((misfits.way_text(w, values, self.mesh), w[0], w[1]) for w in ways[:SHOWN])
+        self.decisions.append(Decision(name, self.site, shown, taken))
+        return ways[min(taken, len(ways) - 1)][2]
+
+    def _work(self, rule: Rule, fitted: Fit, values: Sequence[Value]) -> int:
+        """Modelled time of an operator on a rank; its backward does twice as much."""
+        ways = math.prod(self.mesh.axis(a).size for a in fitted.axes)
+        passes = 3 if self.gradients and any(v.differentiable for v in values) else 1
+        return passes * (math.prod(rule.sizes[n] for n in rule.names()) // ways // RATE)
 
     def _ways(self, rule: Rule, values: list[Value]) -> Iterator[tuple[int, int, Candidate]]:
         """Candidates with (time, bytes), cheapest first; those that no layout can say are left out."""
@@ -187,7 +225,8 @@ class Builder:
                 prices = [self.price(v, s) for v, s in zip(values, candidate.operands, strict=True)]
             except (ValueError, ShardlangError):
                 continue
-            priced.append((sum(t for _, t in prices), sum(b for b, _ in prices), n, candidate))
+            work = self._work(rule, candidate.fit, values) if self.auto else 0
+            priced.append((sum(t for _, t in prices) + work, sum(b for b, _ in prices), n, candidate))
         for time, size, _, candidate in sorted(priced, key=lambda p: p[:3]):
             yield time, size, candidate
 

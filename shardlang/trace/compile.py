@@ -13,6 +13,7 @@ from shardlang.mesh import Mesh
 from shardlang.source import Span
 from shardlang.trace.builder import Builder
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
+from shardlang.trace.describe import moves_in_order
 from shardlang.trace.local import add_gradients
 from shardlang.trace.program import LocalProgram
 from shardlang.trace.propagate import rewritten, values_in, walk
@@ -72,8 +73,52 @@ def lower(
     name: str = "function",
     span: Span | None = None,
 ) -> LocalProgram:
-    """Types a trace and builds the local program. ``results`` gives the layouts of the results."""
-    builder = Builder(mesh, trace.fake, auto, rewrite=rewritten)
+    """Types a trace and builds the local program. ``results`` gives the layouts of the results.
+
+    Under ``auto`` each misfit takes the cheapest way by itself at first; then, while the number of nodes typed allows,
+    each decision in turn is tried another way, and kept so where the whole program's modelled time is less.
+    """
+
+    def built(choices: tuple[int, ...]) -> LocalProgram:
+        builder = Builder(mesh, trace.fake, auto, choices, rewrite=rewritten)
+        return _lowered(builder, trace, arguments, results, mark_layout, name, span)
+
+    best = built(())
+    choices = [0] * len(best.decisions)
+    budget = NODES // max(len(trace.graph.nodes), 1)
+    for i in range(len(choices)):
+        for other in range(1, min(WAYS, len(best.decisions[i].ways) if i < len(best.decisions) else 0)):
+            if budget == 0:
+                return best
+            budget -= 1
+            tried = (*choices[:i], other)
+            found = built(tried)
+            if modelled_time(found) < modelled_time(best):
+                best, choices = found, [*tried, *[0] * (len(found.decisions) - len(tried))]
+    return best
+
+
+NODES = 3000
+"""How many nodes may be typed again in the search for a cheaper program: a count, so that all ranks find the same."""
+WAYS = 3
+"""How many ways are tried at each decision."""
+
+
+def modelled_time(program: LocalProgram) -> int:
+    """Picoseconds of all moves, forward and backward, and of the operators."""
+    plans = [p for i in moves_in_order(program) for p in (program.moves[i].forward, program.moves[i].backward)]
+    return program.work + sum(p.time for p in plans if p is not None)
+
+
+def _lowered(
+    builder: Builder,
+    trace: Trace,
+    arguments: Sequence[Argument],
+    results: ResultLayouts,
+    mark_layout: MarkLayout | None,
+    name: str,
+    span: Span | None,
+) -> LocalProgram:
     placeholders = [n for n in trace.graph.nodes if n.op == "placeholder"]
     values = [
         builder.argument(a.name, a.layout, p.meta["val"], a.span) for a, p in zip(arguments, placeholders, strict=True)
@@ -113,6 +158,8 @@ def lower(
         tuple(a.type.dtype for a in arguments),
         tuple(v.dtype for v in final),
         tuple(builder.draws),
+        tuple(builder.decisions),
+        builder.work,
     )
 
 

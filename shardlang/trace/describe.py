@@ -48,6 +48,19 @@ def moves_in_order(program: LocalProgram) -> list[int]:
     return list(found)
 
 
+def decisions_text(program: LocalProgram) -> str:
+    """What ``auto`` chose at each place, its price, and the next best."""
+    lines = []
+    for decision in program.decisions:
+        where = f"{decision.site.file.rsplit('/', 1)[-1]}:{decision.site.line}" if decision.site else "the boundary"
+        lines.append(f"{where}: {decision.operator}")
+        for i, (text, time, size) in enumerate(decision.ways):
+            if i == decision.taken or i == (0 if decision.taken else 1):
+                mark = "taken    " if i == decision.taken else "next best"
+                lines.append(f"  {mark}  {time / 10**6:8.1f} us  {size:>10} B  {text}")
+    return "\n".join(lines) or "nothing was to be chosen"
+
+
 def backward_signature(program: LocalProgram) -> str:
     """``(grad of each result) -> (grad of each argument)`` with their layouts."""
     given = ", ".join(

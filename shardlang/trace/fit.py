@@ -29,6 +29,8 @@ class Fit:
     masks: tuple[frozenset[str], ...] = field(default=())
     op: ReduceOp = "sum"
     scalar_axes: frozenset[str] = frozenset()
+    axes: frozenset[str] = frozenset()
+    """The axes that split a factor, so that each rank does a part of the work."""
 
 
 @frozen
@@ -87,7 +89,7 @@ def fit(rule: Rule, operands: Sequence[State]) -> Fit | Misfit:
                 return Misfit("boundary", (i,), (at,), None)
             pieces.append(joined)
         results.append(State(tuple(pieces), pending))
-    return Fit(tuple(results), masks, op, scalar_axes)
+    return Fit(tuple(results), masks, op, scalar_axes, frozenset(splitting))
 
 
 def _allowed(rule: Rule, name: str, piece: Piece) -> bool:

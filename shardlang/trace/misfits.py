@@ -49,11 +49,17 @@ def describe(
 
 
 def _choice(way: Way, values: Sequence[Value], mesh: Mesh) -> Choice:
-    time, size, candidate = way
+    time, size, _ = way
+    return Choice(way_text(way, values, mesh), size, time)
+
+
+def way_text(way: Way, values: Sequence[Value], mesh: Mesh) -> str:
+    """What to write for a way, and what the result then is."""
+    candidate = way[2]
     parts = [
         f'`sl.reshard({v.name}, "{layout_of(mesh, s)}")`'
         for v, s in zip(values, candidate.operands, strict=True)
         if v.state != s
     ]
     result = layout_of(mesh, candidate.fit.results[0])
-    return Choice(f"{' and '.join(dict.fromkeys(parts))}: the result is {result}", size, time)
+    return f"{' and '.join(dict.fromkeys(parts))}: the result is {result}"

@@ -51,6 +51,16 @@ class Draw:
     dtype: torch.dtype
 
 
+@frozen
+class Decision:
+    """A place where ``auto`` chose: the ways there were, cheapest by itself first, with picoseconds and bytes."""
+
+    operator: str
+    site: Site | None
+    ways: tuple[tuple[str, int, int], ...]
+    taken: int
+
+
 def draw(index: int) -> torch.Tensor:
     """Stands in a local graph for mask ``index`` of the program, drawn by seed and global index."""
     raise RuntimeError("a mask is drawn by whoever runs the local program")
@@ -62,6 +72,7 @@ class LocalProgram:
 
     Its nodes call operators, ``move``, ``rank_value`` and ``draw``; ``constants`` are what its ``get_attr`` nodes name.
     ``rank_values[i](rank)`` is a literal for a rank. ``gradients`` are the layouts of the arguments' gradients.
+    ``work`` is the modelled time of its operators, in picoseconds.
     """
 
     name: str
@@ -77,3 +88,5 @@ class LocalProgram:
     dtypes: tuple[torch.dtype, ...]
     result_dtypes: tuple[torch.dtype, ...]
     draws: tuple[Draw, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    work: int = 0
