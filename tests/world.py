@@ -113,7 +113,8 @@ class World:
         import torch.distributed as dist
 
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.tensor", "torch.distributed.fsdp", "attrs"])
+        # torch._dynamo is what placing a model imports on its way: seconds, once here instead of on every rank.
+        context.set_forkserver_preload(["torch.distributed.tensor", "torch.distributed.fsdp", "torch._dynamo", "attrs"])
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank in range(self.size):
             ours, theirs = context.Pipe()

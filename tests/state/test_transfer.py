@@ -47,7 +47,7 @@ def planned(tensors: dict[str, tuple[torch.dtype, Layout, Layout]], staging: int
     return plan_transfer({n: (d.itemsize, s, t) for n, (d, s, t) in tensors.items()}, staging)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(moves(), st.sampled_from([8, 64, 1 << 20]))
 def test_every_rank_gets_its_block_to_the_bit(
     tensors: dict[str, tuple[torch.dtype, Layout, Layout]], staging: int
@@ -87,7 +87,7 @@ def test_every_rank_gets_its_block_to_the_bit(
             assert torch.equal(target[rank][name].local, block)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(moves(), st.sampled_from([64, 512]))
 def test_a_rank_never_packs_more_than_the_bound(
     tensors: dict[str, tuple[torch.dtype, Layout, Layout]], staging: int
