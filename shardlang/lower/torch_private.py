@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -116,11 +117,21 @@ def dtensor_spec(mesh: Any, placements: tuple[Any, ...], shape: Any, stride: Any
 
 
 def dtensor_of(local: torch.Tensor, spec: Any, requires_grad: bool) -> torch.Tensor:
-    """A DTensor of a local block and its record, without autograd. Seen in torch 2.11 to 2.13."""
+    """A DTensor of a local block and its record, without autograd.
+
+    ``__new__`` does it all; ``__init__`` only asks torch.compile to keep out, for longer than the rest takes. Seen in
+    torch 2.11 to 2.13.
+    """
+    kind = _dtensor_class()
+    made: torch.Tensor = kind.__new__(kind, local, spec, requires_grad=requires_grad)
+    return made
+
+
+@lru_cache(maxsize=1)
+def _dtensor_class() -> Any:
     from torch.distributed.tensor import DTensor
 
-    made: torch.Tensor = DTensor(local, spec, requires_grad=requires_grad)
-    return made
+    return DTensor
 
 
 def spec_of(tensor: Any) -> Any:
@@ -263,3 +274,12 @@ def _as_if_plain(parameter: Any, method: Callable[[], None]) -> Callable[[], Non
             parameter.is_dtensor = True
 
     return call
+
+
+def gather_stacked(group: Any, result: torch.Tensor, block: torch.Tensor) -> None:
+    """All-gathers equal blocks into ``result``, one under the other, and waits.
+
+    The group's own method (``_allgather_base``): the public function around it logs and checks for as long as a small
+    gather itself takes. Seen in torch 2.11 to 2.13.
+    """
+    group._allgather_base(result, block).wait()

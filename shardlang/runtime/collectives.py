@@ -49,6 +49,11 @@ def wire(flat: torch.Tensor) -> torch.Tensor:
     return flat if flat.dtype in _PLAIN else flat.view(torch.uint8)
 
 
+def plain(block: torch.Tensor) -> bool:
+    """Can a backend be given this block as it is?"""
+    return block.dtype in _PLAIN and block.is_contiguous()
+
+
 def reduces(group: Group, dtype: torch.dtype) -> bool:
     """Does the group's backend reduce this dtype itself?"""
     return dtype in _ADDED.get(group.backend, _ADDED["nccl"])

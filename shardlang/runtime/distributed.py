@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.plan.plan import Plan
-from shardlang.runtime import agreement, groups
+from shardlang.runtime import agreement, faults, groups
 from shardlang.runtime.faults import guarded
 from shardlang.runtime.groups import Team
 from shardlang.runtime.steps import Local, Sending, prepare
@@ -82,6 +82,8 @@ class ReadyPlan:
         # Only where every step hands its input on can the result be the input.
         self._same = all(step.kind in ("slice", "mask") for step in plan.steps)
         self._sliced = bool(plan.steps) and plan.steps[-1].kind == "slice"
+        self._fresh = not self._same and not self._sliced
+        self._size = None if self.shape is None or not self.involved else torch.Size(self.shape)
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None, check: bool | None, alias: bool = False) -> Running:
         """See ``start_plan``."""
@@ -90,9 +92,25 @@ class ReadyPlan:
         if block.dtype not in self.agreed or check:
             if agreement.wanted(check):
                 agreement.agree([self], [block])
-            self.agreed.add(block.dtype)
+            if agreement.mode() != "always":
+                self.agreed.add(block.dtype)
         self.demand_fit(block)
         return Running(self, self.steps(), block, out, alias)
+
+    def run(self, block: torch.Tensor, alias: bool = False) -> torch.Tensor:
+        """From start to end, as ``start`` and ``wait``: the shortest way where all was agreed on before."""
+        steps = self._steps
+        if steps is None or block.dtype not in self.agreed or block.shape != self._size:
+            return self.start(block, None, None, alias).wait()
+        result = block
+        at = 0
+        try:
+            for step in steps:
+                result = step.run(result)
+                at += 1
+        except RuntimeError as error:
+            raise faults.lost(self, at, error) from error
+        return result if self._fresh and result.is_contiguous() else self.settle(result, block, None, alias)
 
     def fits(self, block: torch.Tensor) -> bool:
         """Is this rank's block of the source's size? (A rank outside the source's mesh may bring anything.)"""

@@ -123,7 +123,8 @@ def _agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor], check: bo
         if key not in _agreed or check:
             if agreement.wanted(check):
                 agreement.agree([plans[i] for i in members], [blocks[i] for i in members])
-            _agreed.add(key)
+            if agreement.mode() != "always":
+                _agreed.add(key)
         for i in members:
             plans[i].demand_fit(blocks[i])
 

@@ -62,6 +62,10 @@ def reshard(
     """
     if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
         return capture.mark(x, spec)
+    if isinstance(x, DTensor) and not async_op and out is None and check is None:
+        known = _routes.get((spec, torch_private.spec_of(x), mesh, alias))
+        if known is not None and known.made == "dtensor":
+            return travel(x, known)
     route = route_of(x, spec, mesh, source, shape, alias)
     tensor = x.block if isinstance(x, ShardTensor) else x
     if async_op:
@@ -70,7 +74,8 @@ def reshard(
     if out is not None or check is not None:
         if out is not None and tensor.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("`out=` does not enter autograd's graph: use torch.no_grad(), or leave it out")
-        result = route.move(tensor, _local_out(out), check)
+        with torch.no_grad():
+            result = route.wrap(route.start(tensor, _local_out(out), check).wait(), False)
         return out if out is not None else dressed(route, result)
     return dressed(route, travel(tensor, route))
 

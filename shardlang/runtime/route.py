@@ -73,10 +73,13 @@ class Route:
             found = self._ready = ready(plan, team_of(*dict.fromkeys(self.meshes)))
         return found
 
-    def move(self, x: torch.Tensor, out: torch.Tensor | None = None, check: bool | None = None) -> torch.Tensor:
+    def move(self, x: torch.Tensor) -> torch.Tensor:
         """The tensor under the target, outside autograd."""
-        with torch.no_grad():
-            return self.wrap(self.start(x, out, check).wait(), False)
+        block = torch_private.block_of(x) if self.given == "dtensor" else x
+        if block.requires_grad and torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.wrap(self.plan().run(block, self.alias), False)
+        return self.wrap(self.plan().run(block, self.alias), False)
 
     def start(self, x: torch.Tensor, out: torch.Tensor | None = None, check: bool | None = None) -> Running:
         """Starts the crossing of the local block of ``x``."""
@@ -119,7 +122,8 @@ class Move(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, route: Route) -> torch.Tensor:
         ctx.route = route
         ctx.set_materialize_grads(False)
-        return route.wrap(route.start(x).wait(), True)
+        block = torch_private.block_of(x) if route.given == "dtensor" else x
+        return route.wrap(route.plan().run(block, route.alias), True)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> Any:

@@ -7,7 +7,6 @@ never written to, and what it returns may share storage with its input only wher
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -19,16 +18,6 @@ from shardlang.runtime.transfers import AllGather, AllReduce, Direct, Pieces, Re
 
 LARGE = 1 << 17
 """Bytes of a piece from which on gloo had better send each by itself than in one buffer (measured on loopback)."""
-
-
-class Prepared(Protocol):
-    """A step ready to run on this rank."""
-
-    step: Step
-
-    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State: ...
-
-    def finish(self, state: State) -> torch.Tensor: ...
 
 
 class Local:
@@ -43,6 +32,9 @@ class Local:
     def finish(self, state: State) -> torch.Tensor:
         result: torch.Tensor = state
         return result
+
+    def run(self, block: torch.Tensor) -> torch.Tensor:
+        return self._apply(block)
 
 
 Sending = AllGather | AllReduce | Direct | Pieces | ReduceScatter

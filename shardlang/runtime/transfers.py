@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from shardlang.runtime import collectives
+from shardlang.lower import torch_private
+from shardlang.runtime import collectives, record
 from shardlang.runtime.blocks import Selection, read, write
 from shardlang.runtime.collectives import Label
 from shardlang.runtime.crossing import Crossing, assembled, in_line, packed, room
@@ -21,11 +22,24 @@ State = Any
 """What a started step keeps until it is finished."""
 
 
-class AllReduce:
-    """Where the backend does not add the dtype itself, pieces go to their owners, are added there and gathered."""
+class Way:
+    """A way to carry out a crossing; ``run`` does it from start to end."""
 
     def __init__(self, cross: Crossing) -> None:
         self.cross, self.step = cross, cross.step
+
+    def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
+        raise NotImplementedError
+
+    def finish(self, state: State) -> torch.Tensor:
+        raise NotImplementedError
+
+    def run(self, block: torch.Tensor) -> torch.Tensor:
+        return self.finish(self.start(block, None))
+
+
+class AllReduce(Way):
+    """Where the backend does not add the dtype itself, pieces go to their owners, are added there and gathered."""
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
@@ -54,12 +68,23 @@ class AllReduce:
         return whole[: block.numel()].view(block.shape)
 
 
-class AllGather:
+class AllGather(Way):
     """Equal blocks, by the backend's own."""
 
     def __init__(self, cross: Crossing) -> None:
-        self.cross, self.step = cross, cross.step
+        super().__init__(cross)
         self._direct = in_line(cross.places, math.prod(cross.shape))
+        self._shape, self._handle = cross.shape, cross.group.handle
+        first = cross.places[0]
+        # One block under the other along the first dim: backends take both as they are.
+        self._stacked = self._direct and first is not None and first.shape[1:] == cross.shape[1:] and first.shape != ()
+
+    def run(self, block: torch.Tensor) -> torch.Tensor:
+        if not self._stacked or record.recording() or not collectives.plain(block):
+            return super().run(block)
+        result = block.new_empty(*self._shape)
+        torch_private.gather_stacked(self._handle, result, block)
+        return result
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         result = room(block, self.cross.shape, out)
@@ -76,11 +101,11 @@ class AllGather:
         return assembled(self.cross, list(gathered.view(self.cross.group.size, -1)), result)
 
 
-class ReduceScatter:
+class ReduceScatter(Way):
     """Equal pieces, by a backend whose own reduce-scatter sends no more than it must."""
 
     def __init__(self, cross: Crossing) -> None:
-        self.cross, self.step = cross, cross.step
+        super().__init__(cross)
         self._direct = in_line(cross.sources, cross.held)
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
@@ -104,11 +129,11 @@ class ReduceScatter:
         return answer
 
 
-class Pieces:
+class Pieces(Way):
     """Any crossing, as one all-to-all of its pieces."""
 
     def __init__(self, cross: Crossing) -> None:
-        self.cross, self.step = cross, cross.step
+        super().__init__(cross)
         self._sizes = [0 if s is None else s.numel for s in cross.sources]
         self._out_sizes = [0 if p is None else p.numel for p in cross.places]
         self._even = cross.even and len({*self._sizes, *self._out_sizes}) == 1
@@ -144,11 +169,11 @@ class Pieces:
         return assembled(self.cross, pieces, result)
 
 
-class Direct:
+class Direct(Way):
     """Any crossing, each piece by itself: straight out of the old block and into the new one where it is contiguous."""
 
     def __init__(self, cross: Crossing) -> None:
-        self.cross, self.step = cross, cross.step
+        super().__init__(cross)
         # In ring order, so that not all ranks send to the same one at once.
         self._ring = [(cross.index + k) % cross.group.size for k in range(1, cross.group.size)]
 
