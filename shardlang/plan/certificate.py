@@ -365,7 +365,7 @@ def _received(step: Step, before: View, after: View, itemsize: int) -> dict[int,
 
 def _figures(step: Step, before: View, after: View, itemsize: int) -> Iterator[str]:
     worst = max(_received(step, before, after, itemsize).values(), default=0)
-    links = {a.link for x in (step.source, step.target) for a in x.mesh.axes if a.size > 1}
+    links = {a.link for x in (step.source, step.target) for a in x.mesh.axes}
     rounding = len(links) * itemsize if step.kind == "all_reduce" else 0
     if not worst <= step.bytes_received <= worst + rounding:
         yield f"the worst rank receives {worst} bytes, not {step.bytes_received}"

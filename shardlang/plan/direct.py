@@ -54,7 +54,8 @@ def _least_time(source: Layout, target: Layout, missing: int) -> int:
 
 def _kept(source: Layout, target: Layout) -> tuple[Pending, ...]:
     """What is pending in both, on the same leaf axes of the same mesh."""
-    if source.mesh.axes != target.mesh.axes or source.mesh.splits != target.mesh.splits:
+    left, right = source.mesh, target.mesh
+    if (left.axes, left.splits, left.first_rank) != (right.axes, right.splits, right.first_rank):
         return ()
     return tuple(p for p in source.owed() if p in target.owed())
 

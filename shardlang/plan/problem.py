@@ -92,12 +92,12 @@ def chain(boundaries: Iterable[int]) -> list[int] | None:
 
 def atoms_of(source: Layout, target: Layout) -> tuple[Atom, ...] | None:
     """The digits of a rank's number that say both layouts, major to minor; ``None`` where there are no such digits."""
+    if source.mesh.ranks != target.mesh.ranks:
+        return None
     if source.mesh.axes == target.mesh.axes and source.mesh.splits == target.mesh.splits:
         meshes: tuple[Mesh, ...] = (source.mesh,)
-    elif source.mesh.ranks == target.mesh.ranks:
-        meshes = (source.mesh, target.mesh)
     else:
-        return None
+        meshes = (source.mesh, target.mesh)
     divisors = frozenset(
         (layout.mesh.stride(d.axis) * d.divisor)
         for layout in (source, target)
@@ -150,8 +150,8 @@ def problem(source: Layout, target: Layout, itemsize: int, limit: int | None, by
     for name in locked:
         low = source.mesh.stride(name)
         atoms = tuple(a for a in atoms if not low <= a.stride < low * source.mesh.axis(name).size)
-    spans = {(m.first_rank, m.axes): _spans(m, atoms) for m in (source.mesh, target.mesh)}
-    left, right = spans[source.mesh.first_rank, source.mesh.axes], spans[target.mesh.first_rank, target.mesh.axes]
+    left = _strides(source.mesh)
+    right = left if same_mesh else _strides(target.mesh)
     extents: list[int] = []
     before: list[tuple[int, ...]] = []
     after: list[tuple[int, ...]] = []
@@ -231,7 +231,8 @@ def _family(layout: Layout) -> str | None:
     return None
 
 
-def _spans(mesh: Mesh, atoms: tuple[Atom, ...]) -> dict[str, int]:
+@lru_cache(maxsize=256)
+def _strides(mesh: Mesh) -> dict[str, int]:
     """The stride of every axis and sub-axis."""
     return {a.name: mesh.stride(a.name) for a in mesh.all_axes()}
 
