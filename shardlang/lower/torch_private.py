@@ -283,3 +283,41 @@ def gather_stacked(group: Any, result: torch.Tensor, block: torch.Tensor) -> Non
     gather itself takes. Seen in torch 2.11 to 2.13.
     """
     group._allgather_base(result, block).wait()
+
+
+def dtensor_transitions(
+    sizes: tuple[int, ...], shape: tuple[int, ...], source: list[Any], target: list[Any], *, least_cost: bool
+) -> list[tuple[int, Any, Any]]:
+    """The (mesh dim, placement before, placement after) steps by which DTensor would redistribute a tensor.
+
+    ``least_cost`` asks its graph-based planner, else its default one does it. There is no public way to ask for a plan
+    without ranks: it stands on a process group that sends nothing (``fake``), which must not be beside a real one.
+    Seen in torch 2.13.
+    """
+    import math
+
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _redistribute
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    world = math.prod(sizes)
+    if dist.is_initialized() and dist.get_world_size() != world:
+        dist.destroy_process_group()
+    if not dist.is_initialized():
+        dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    mesh = _plain_mesh(sizes)
+    assert isinstance(mesh, DeviceMesh)
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    meta = TensorMeta(torch.Size(shape), tuple(strides), torch.float32)
+    before, after = (DTensorSpec(mesh, tuple(p), tensor_meta=meta) for p in (source, target))
+    made = _redistribute._gen_transform_infos_non_cached(before, after, use_graph_based_transform=least_cost)
+    return [(step.mesh_dim, *step.src_dst_placements) for step in made]
+
+
+@lru_cache(maxsize=8)
+def _plain_mesh(sizes: tuple[int, ...]) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", sizes)
