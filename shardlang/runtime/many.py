@@ -173,6 +173,9 @@ def _one_by_one(
             finish()
         with guarded(todo[i][0], depth):
             under_way.append((i, steps[i][depth].start(now[i], None)))
+            if len(under_way) > 1:
+                before, state = under_way[-2]
+                under_way[-2] = before, steps[before][depth].turn(state)
     while under_way:
         finish()
 

@@ -34,6 +34,10 @@ class Way:
     def finish(self, state: State) -> torch.Tensor:
         raise NotImplementedError
 
+    def turn(self, state: State) -> State:
+        """What can be done halfway, where there is something; waits for the first half."""
+        return state
+
     def run(self, block: torch.Tensor) -> torch.Tensor:
         return self.finish(self.start(block, None))
 
@@ -54,18 +58,27 @@ class AllReduce(Way):
         pieces = torch.empty_like(given)
         return collectives.all_to_all(group, cross.label, pieces, given, None, None), block, (given, pieces, out)
 
-    def finish(self, state: State) -> torch.Tensor:
+    def turn(self, state: State) -> State:
+        """Halfway: adds up the pieces that arrived and starts to gather the sums."""
         work, block, buffers = state
+        if buffers is None or isinstance(buffers, torch.Tensor):
+            return state
         work.wait()
         cross = self.cross
-        if buffers is None:
-            return block if cross.divide == 1 else _divided(block, cross.divide)
         _, pieces, out = buffers
         mine = combine(pieces.view(cross.group.size, -1).unbind(0), cross.op, divide=cross.divide)
         fits = out is not None and out.is_contiguous() and out.numel() == pieces.numel() and out.dtype == block.dtype
         whole = out.view(-1) if fits else torch.empty_like(pieces)
-        collectives.all_gather(cross.group, Label(cross.label.kind, cross.label.axes, 0), whole, mine).wait()
-        return whole[: block.numel()].view(block.shape)
+        label = Label(cross.label.kind, cross.label.axes, 0)
+        return collectives.all_gather(cross.group, label, whole, mine), block, whole
+
+    def finish(self, state: State) -> torch.Tensor:
+        work, block, whole = self.turn(state)
+        work.wait()
+        if whole is not None:
+            answer: torch.Tensor = whole[: block.numel()].view(block.shape)
+            return answer
+        return block if self.cross.divide == 1 else _divided(block, self.cross.divide)
 
 
 class AllGather(Way):

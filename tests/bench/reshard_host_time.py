@@ -1,4 +1,4 @@
-"""Host time of one cached reshard S0 -> R where nothing is sent (a fake process group), beside the bare collective's."""
+"""Host time of one cached reshard S0 -> R on a fake process group, which sends nothing, beside the collective's own."""
 
 from __future__ import annotations
 
