@@ -19,6 +19,7 @@ from shardlang import layout as layouts
 from shardlang.layout import Dim, Factor, Layout, Pending
 from shardlang.mesh import Mesh
 from shardlang.plan import astar
+from shardlang.plan.bundle import plan_bundle
 from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from tests.plan.drawn import FAST, NEAR, SLOW, any_layout, layout_of, mesh_of
@@ -101,6 +102,14 @@ def repeated() -> float:
     return (perf_counter() - start) / 1000
 
 
+def bundled() -> Iterator[tuple[Layout, Layout]]:
+    """A model's 2,000 tensors, of 175 shapes."""
+    mesh = mesh_of(2, 4)
+    for i in range(2000):
+        shape = (64 * (1 + i % 25), 64 * (1 + i % 7))
+        yield layout_of(mesh, shape, "ab", ""), layout_of(mesh, shape, "a", "b")
+
+
 def rows() -> Iterator[Row]:
     for sizes, sample in (((2, 2), 72), ((2, 2, 2, 2), 60)):
         for name, (mean, worst, array) in beside(sizes, pending=False, sample=sample).items():
@@ -126,6 +135,10 @@ def rows() -> Iterator[Row]:
                 f"{sorted(gaps)[50]:.1%} / {sum(gaps) / len(gaps):.2%}",
                 "0 / 2%",
             )
+    bundle = [(a, b, "f32") for a, b in bundled()]
+    start = process_time()
+    made = plan_bundle(bundle)
+    yield "a bundle of 2,000 tensors", f"{process_time() - start:.2f} s, {len(made.collectives)} collectives", "1 s"
     yield "a repeated question", f"{repeated() * 1e6:.1f} us", "20 us"
 
 
