@@ -19,9 +19,11 @@ def read_bytes(path: str) -> tuple[str, bytes]:
 
     At most 64 MiB and one byte are read. Raises SL0221 where there is no such file or it cannot be read.
     """
-    if path == "-":
-        return STDIN, sys.stdin.buffer.read(READ_LIMIT + 1)
     try:
+        if path == "-":
+            if sys.stdin is None:  # a launcher closed it
+                raise ShardlangError(sl02_names.unreadable_file(path, "standard input is closed", []))
+            return STDIN, sys.stdin.buffer.read(READ_LIMIT + 1)
         with Path(path).open("rb") as file:
             return path, file.read(READ_LIMIT + 1)
     except (OSError, ValueError) as error:

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shardlang.cli import main
+from shardlang.diagnostics import ShardlangError
+from shardlang.syntax.reading import read_bytes
 
 GOOD = "mesh m = dp:2 * tp:2\nfn f(x: [b/dp d]) -> [b/dp d]\n"
 BAD = "mesh m = dp:2 * tp:2\nfn f(x: [b/dp d/dp]) -> [b/dq d]\n"
@@ -142,6 +144,13 @@ def test_what_cannot_be_read_is_a_fault(folder: Path) -> None:
     )
     assert "it is a directory" in run(str(folder)).stderr
     assert "embedded null" in run("a\0b").stderr
+
+
+def test_a_closed_standard_input_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ShardlangError) as caught:
+        read_bytes("-")
+    assert caught.value.codes == ("SL0221",)
 
 
 @pytest.mark.parametrize(
