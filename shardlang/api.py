@@ -153,6 +153,9 @@ class LoadedProgram:
         As a decorator, with or without ``auto=True`` (see ``sl.sharded``). Raises SL0224 where there is no such ``fn``.
         """
         from shardlang.runtime.sharded import ShardedFunction
+        from shardlang.trace.rules.factors import declare_all
+
+        declare_all(self._program.rules)
 
         def decorate(body: Callable[..., Any]) -> ShardedFunction:
             declared = self.declared_fn(getattr(body, "__name__", ""))

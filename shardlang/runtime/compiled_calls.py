@@ -15,11 +15,12 @@ from functools import wraps
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
 from shardlang.lower.placements import layout_of, placements_of
@@ -83,7 +84,13 @@ def install(
         key = (structure, others, tuple(map(_key, tensors)), module.training)
         found = made.get(key)
         if found is None:
-            found = made[key] = _compile(twin, path, boundary, own, results, held, leaves, structure, tensors)
+            try:
+                found = made[key] = _compile(twin, path, boundary, own, results, held, leaves, structure, tensors)
+            except ShardlangError as error:
+                way_out = (
+                    f"write `eager` at the end of the `call` line of `{path or 'root'}` to keep DTensor's dispatch"
+                )
+                raise ShardlangError([evolve(d, helps=(*d.helps, way_out)) for d in error.diagnostics]) from error
         local: list[Any] = [
             t.to_local(grad_placements=g) if isinstance(t, DTensor) else t
             for t, g in zip(tensors, found.gradients, strict=True)

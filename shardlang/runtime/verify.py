@@ -20,6 +20,7 @@ from shardlang.plan.search import plan_transition
 from shardlang.runtime import simulate
 from shardlang.runtime.law import differences
 from shardlang.runtime.sharded import ShardedFunction
+from shardlang.trace.rules.factors import declare_all
 
 
 @frozen
@@ -42,6 +43,7 @@ def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, a
     """
     assert declared.mesh is not None
     mesh = declared.mesh
+    declare_all(program.rules)
     sizes = least_sizes([a.spec for a in declared.args if a.spec], mesh, program.lets)
     draw = torch.Generator().manual_seed(0)
     tensors = []

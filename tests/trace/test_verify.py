@@ -41,3 +41,14 @@ def test_functions_and_reshards_of_a_file_are_held(tmp_path: Path, monkeypatch: 
     assert held["mlp"]["collectives"] == 4
     assert held["look"]["shapes"] == {"table": [6, 8], "tokens": [4, 4]} or held["look"]["gradients"] == 1
     assert set(held) == {"mlp", "look", "cache", "uneven"}
+
+
+def test_rules_of_a_file_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.shard").write_text(
+        "mesh pod = tp:2\nrule aten.fft_fft: [... i!] -> [... i!]\nfn spectrum(x: [b/tp d]) -> [b/tp d]\n"
+    )
+    Path("verified_spectra.py").write_text("import torch\ndef spectrum(x): return torch.fft.fft(x).real\n")
+    done = CliRunner().invoke(main, ["verify", "f.shard", "--functions", "verified_spectra"])
+    assert done.exit_code == 0, done.output
+    assert "held     fn spectrum" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.resources import files
 
 from shardlang.check import check
@@ -11,7 +12,7 @@ from shardlang.source import Source
 from shardlang.syntax.parse import parse
 from shardlang.trace.call import Call, RuleMaker
 from shardlang.trace.rule import Rule, Shape, Term, group
-from shardlang.trace.rules import RULES, rule
+from shardlang.trace.rules import RULES, load, rule
 
 Pattern = tuple[tuple[str, ...], ...]
 
@@ -127,7 +128,14 @@ def _load() -> None:
 
 def declare(operator: str, declared: OperatorRule, linear: tuple[frozenset[int], ...] | None) -> None:
     """Registers a user's rule; it takes the place of an older one for the same operator."""
-    RULES[operator] = written(declared, linear)
+    RULES[operator.replace("::", ".")] = written(declared, linear)
+
+
+def declare_all(rules: Iterable[OperatorRule]) -> None:
+    """Registers the ``rule`` declarations of a file."""
+    load()
+    for declared in rules:
+        declare(declared.operator, declared, None)
 
 
 _load()
