@@ -202,3 +202,11 @@ def weights_unknown(span: Span, model: str) -> Diagnostic:
         span,
         helps=("give its function with `from` or `--model`, or its checkpoint with `--checkpoint`",),
     )
+
+
+@message("SL0771", "a rank that holds nothing of a state")
+def not_a_holder(rank: int, ranks: Sequence[int]) -> Diagnostic:
+    return Diagnostic(
+        f"rank {rank} holds nothing of this state, which is on ranks {', '.join(map(str, ranks))}",
+        helps=("save and load on the ranks of the model's mesh only",),
+    )

@@ -70,7 +70,7 @@ def state_dict(
     a plain tensor is whole, the same on every rank. No rank talks to another.
 
     Raises ShardlangError: SL0703 for a block that its layout does not give this rank, SL0757 for a pending value,
-    SL0758 and SL0761 for optimizer state that belongs to nothing.
+    SL0758 and SL0761 for optimizer state that belongs to nothing, SL0771 on a rank that is not on the mesh.
     """
     layouts = layouts or {}
     tensors, objects, aliases = _entries(model)
@@ -145,6 +145,13 @@ class _Home:
         else:
             self.ranks = tuple(range(dist.get_world_size())) if launched else (0,)
             self._mesh = Mesh("launch", (Axis("rank", len(self.ranks)),))
+        self._index(self.ranks)
+
+    def _index(self, ranks: tuple[int, ...]) -> int:
+        """This rank's place among some. Raises SL0771 where it has none."""
+        if self.me not in ranks:
+            raise ShardlangError(sl07_state.not_a_holder(self.me, ranks))
+        return ranks.index(self.me)
 
     def block(self, key: str, tensor: torch.Tensor | ShardTensor, layout: Layout | None) -> Block:
         """A tensor as this rank's block of it."""
@@ -159,7 +166,7 @@ class _Home:
                 mesh = placements.mesh_of(tensor.device_mesh)
                 layout = placements.layout_of(mesh, tuple(tensor.placements), tuple(tensor.shape))
         layout = layout or Layout.whole(self._mesh, tuple(tensor.shape))
-        return checked(key, Block(local, layout, layout.mesh.first_rank + ranks.index(self.me)))
+        return checked(key, Block(local, layout, layout.mesh.first_rank + self._index(ranks)))
 
 
 def checked(key: str, block: Block) -> Block:

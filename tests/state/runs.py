@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shardlang as sl
@@ -21,7 +21,7 @@ from shardlang.layout import Layout
 from shardlang.mesh import Axis, Mesh
 from shardlang.runtime.record import Recorder
 from shardlang.runtime.simulate import shard
-from shardlang.runtime.state import State, state_dict
+from shardlang.runtime.state import State, state_dict, state_of
 from tests.state.layouts import fused
 from tests.state.simulated import numbered
 
@@ -312,7 +312,7 @@ def transfer_run(way: str, staging: int) -> tuple[list[str], list[str], int, int
 
 
 def misplaced_run() -> tuple[str, ...]:
-    """The server's model given as the trainer's."""
+    """The server's tensors told of by all, and its model given as the trainer's."""
     program = sl.loads(TRANSFER)
     for name in ("train", "four", "two"):
         made = program.mesh(name).device_mesh("cpu")
@@ -320,4 +320,6 @@ def misplaced_run() -> tuple[str, ...]:
     if dist.get_rank() in program.declared_model("two").mesh.ranks:
         net = Bare()
         program.apply(net, made, name="two")
-    return _codes(lambda: program.transfer(net, net, name="trainer => two"))
+    elsewhere = DTensor.from_local(torch.zeros(1), made, [Replicate()], run_check=False)
+    outside = _codes(lambda: state_of({"w": elsewhere}))
+    return (*outside, *_codes(lambda: program.transfer(net, net, name="trainer => two")))
