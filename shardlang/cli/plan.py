@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import click
@@ -23,9 +24,12 @@ def _cap(ctx: click.Context, param: click.Parameter, value: str) -> float | None
     if value == "none":
         return None
     try:
-        return float(value.removesuffix("x"))
+        cap = float(value.removesuffix("x"))
     except ValueError:
-        raise click.BadParameter(f"`{value}` is neither a number nor `none`", ctx, param) from None
+        cap = math.nan
+    if not math.isfinite(cap):
+        raise click.BadParameter(f"`{value}` is neither a number nor `none`", ctx, param)
+    return cap
 
 
 @click.command()

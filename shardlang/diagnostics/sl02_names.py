@@ -150,8 +150,9 @@ def mesh_not_said(span: Span, kind: str, name: str, meshes: Sequence[str]) -> Di
 
 @message("SL0212", "two axes of one name in a mesh")
 def repeated_axis(span: Span, axis: str, mesh: str, first: Span) -> Diagnostic:
+    on = f"mesh `{mesh}`" if mesh else "the mesh"
     return Diagnostic(
-        f"two axes of mesh `{mesh}` are called `{axis}`",
+        f"two axes of {on} are called `{axis}`",
         span,
         label="used again here",
         labels=(Label(first, "first used here"),),

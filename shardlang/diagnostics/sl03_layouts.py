@@ -220,7 +220,7 @@ def open_axis(span: Span | None, mesh: str, axis: str, purpose: str) -> Diagnost
     return Diagnostic(
         f"{purpose} needs the size of mesh axis `{axis}`{f' of `{mesh}`' if mesh else ''}, which is `?`",
         span,
-        helps=("give the axis a size, or the number of ranks: `--nproc N`",),
+        helps=("give the axis a size; where a file is launched, `--nproc N` does",),
     )
 
 

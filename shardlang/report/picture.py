@@ -48,7 +48,7 @@ def picture(layout: Layout) -> Picture | None:
         return None
 
     def holders(row: tuple[int, int], column: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        box = dict(zip([*first, *rest], [row, *column], strict=True))
+        box = dict(zip([*first, *rest], [*([row] if first else []), *column], strict=True))
         return tuple(
             rank
             for rank, runs in held.items()
