@@ -46,10 +46,12 @@ def _check(file: str, given: Given, *, fix: bool) -> tuple[Diagnostic, ...]:
         try:
             session = given.load(file)
         except ShardlangError as error:
-            return error.diagnostics
-        found = session.diagnose()
-        edited = _fixed(session.source.text, found) if fix else None
-        if edited is None or session.source.name != file:
+            found = error.diagnostics
+            source = next((d.fix.span.source for d in found if d.fix is not None), None)
+        else:
+            found, source = session.diagnose(), session.source
+        edited = _fixed(source.text, found) if fix and source is not None else None
+        if edited is None or source is None or source.name != file:
             return found
         Path(file).write_text(edited, encoding="utf-8", newline="")
     return found
