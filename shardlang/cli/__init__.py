@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("shardlang.cli.run", "train or reshard on real ranks, beside the plan and one device"),
     "verify": ("shardlang.cli.verify", "hold every fn and reshard of a file to one device, all ranks simulated"),
     "plan": ("shardlang.cli.plan", "plan one transition: steps, bytes, time, memory, certificate"),
+    "viz": ("shardlang.cli.viz", "draw who holds what, as text, SVG or HTML"),
     "compile": ("shardlang.cli.compile", "write the result of any stage: tree, program, plans, artefact"),
     "lock": ("shardlang.cli.lock", "write what a file comes down to, as text for reviews"),
     "diff": ("shardlang.cli.diff", "say what a change of a file means"),

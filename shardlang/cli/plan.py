@@ -59,8 +59,8 @@ def command(
 
     Exit 0: planned (and verified); 1: a fault of the transition, or a plan that its checker refuses; 2: wrong usage.
     """
-    declared = _links(links)
-    source = _mesh("--mesh", mesh, declared)
+    declared = links_of(links)
+    source = mesh_of("--mesh", mesh, declared)
     change = parse_change(Source("<argument>", transition))
     if to_mesh is None:
         found = resolve(change, source)
@@ -68,7 +68,7 @@ def command(
     else:
         found = resolve(tree.Change(change.source, change.source, change.span), source)
         after = tree.Change(change.target, change.target, change.span)
-        target = resolve(after, _mesh("--to", to_mesh, declared)).target
+        target = resolve(after, mesh_of("--to", to_mesh, declared)).target
     plan = plan_transition(found.source, target, found.dtype, objective=objective, cap=cap)
     faults = _faults(plan) if verify else None
     if form == "json":
@@ -89,7 +89,7 @@ def command(
         sys.exit(1 if faults else 0)
 
 
-def _links(declared: tuple[str, ...]) -> dict[str, Link]:
+def links_of(declared: tuple[str, ...]) -> dict[str, Link]:
     """The links of ``--link``. Raises ShardlangError."""
     errors: list[Diagnostic] = []
     files = [parse(Source("<--link>", t if t.split()[:1] == ["link"] else f"link {t}")) for t in declared]
@@ -99,7 +99,7 @@ def _links(declared: tuple[str, ...]) -> dict[str, Link]:
     return links
 
 
-def _mesh(option: str, text: str, links: dict[str, Link]) -> Mesh:
+def mesh_of(option: str, text: str, links: dict[str, Link]) -> Mesh:
     """``a:2 * b:4@ib``, and ``ranks 4..11`` after it for ranks that do not start at 0."""
     axes, _, ranks = text.partition(" ranks ")
     first, dots, last = (t.strip() for t in ranks.partition(".."))

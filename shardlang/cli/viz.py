@@ -1,0 +1,56 @@
+"""``shardlang viz``: who holds what."""
+
+from __future__ import annotations
+
+import click
+
+from shardlang.check.transition import transition
+from shardlang.cli.plan import links_of, mesh_of
+from shardlang.cli.session import write
+from shardlang.layout import Layout
+from shardlang.plan.search import plan_transition
+from shardlang.source import Source
+from shardlang.syntax import tree
+from shardlang.syntax.parse import parse_change, parse_spec
+
+
+@click.command()
+@click.argument("spec", metavar="SPEC")
+@click.option("--mesh", required=True, metavar="AXES", help="The mesh, such as 'a:2 * b:4'.")
+@click.option("--link", "links", multiple=True, metavar="DECL", help="A link, such as 'ib = 50 GB/s, 12 us'.")
+@click.option("--format", "form", type=click.Choice(["text", "svg", "html"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="OUT", help="Write here; default: stdout.")
+def command(spec: str, mesh: str, links: tuple[str, ...], form: str, output: str | None) -> None:
+    """Draw which ranks hold which part of a tensor (SPEC: '[8/a 8/b]'), or of each state of a plan ('A => B')."""
+    on = mesh_of("--mesh", mesh, links_of(links))
+    if "=>" in spec:
+        found = transition(parse_change(Source("<argument>", spec)), on)
+        plan = plan_transition(found.source, found.target, found.dtype)
+        if form == "text":
+            from shardlang.report.plan import plan_text
+
+            write(plan_text(plan) + "\n", output)
+            return
+        from shardlang.report.drawing import plan_drawing, svg
+        from shardlang.report.sheet import plan_page
+
+        write(svg(plan_drawing(plan)) + "\n" if form == "svg" else plan_page(plan, "A plan"), output)
+        return
+    parsed = parse_spec(Source("<argument>", spec))
+    layout = transition(tree.Change(parsed, parsed, Source("<argument>", spec).whole()), on).source
+    write(_drawn(layout, form), output)
+
+
+def _drawn(layout: Layout, form: str) -> str:
+    if form == "text":
+        from shardlang.report.picture import picture_text
+        from shardlang.report.sheet import rank_table
+
+        rows = rank_table(layout, 64)
+        widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
+        table = ["  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([f"{layout}  on  {layout.mesh}", "", *picture_text(layout), "", *table]) + "\n"
+    from shardlang.report.drawing import layout_drawing, svg
+    from shardlang.report.sheet import layout_page
+
+    return svg(layout_drawing(layout)) + "\n" if form == "svg" else layout_page(layout, "Who holds what")
