@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
@@ -22,7 +22,7 @@ from shardlang.check.model import ModelLayouts
 from shardlang.diagnostics import ShardlangError, sl07_launch
 from shardlang.lower import torch_private
 from shardlang.lower.fsdp_cost import fsdp_traffic
-from shardlang.lower.model import lower_model
+from shardlang.lower.model import LoweredModel, lower_model
 from shardlang.lower.placements import device_mesh
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import FREE
@@ -78,6 +78,22 @@ def plan_step(
 
 def _plan_step(layouts: ModelLayouts, build: Callable[[], nn.Module], batch: Any, loss: Loss) -> StepPlan:
     lowered = lower_model(layouts)
+    issued, kept = _go_through(lowered, build, batch, loss)
+    if lowered.checkpoint:
+        # What a checkpointed module would keep is seen where it keeps it.
+        _, kept = _go_through(evolve(lowered, checkpoint=()), build, batch, loss, forgetful=lowered.checkpoint)
+    issued += [Issued(t.kind, t.axes, t.bytes, t.bytes) for t in fsdp_traffic(lowered)]
+    return StepPlan(tally(issued, lowered.mesh), kept.bytes, peak(predict(layouts), kept))
+
+
+def _go_through(
+    lowered: LoweredModel,
+    build: Callable[[], nn.Module],
+    batch: Any,
+    loss: Loss,
+    forgetful: tuple[str, ...] = (),
+) -> tuple[list[Issued], Kept]:
+    """One step without data: what is sent (but by FSDP), and what the forward pass keeps."""
     mode = torch_private.fake_mode()
     with ExitStack() as stack:
         stack.enter_context(_standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank))
@@ -92,12 +108,10 @@ def _plan_step(layouts: ModelLayouts, build: Callable[[], nn.Module], batch: Any
             _settle_gradient(module.get_parameter(name), keep)
         empty = tree_map_only(Tensor, mode.from_tensor, batch)
         placed = place_batch(lowered, empty, mesh)
-        kept = Kept(module)
+        kept = Kept(module, forgetful)
         with Recorder() as recorder, Observer(lowered.mesh, lowered.mesh.first_rank), kept.watching():
             training_step(module, placed, loss)
-    issued = list(recorder.issued)
-    issued += [Issued(t.kind, t.axes, t.bytes, t.bytes) for t in fsdp_traffic(lowered)]
-    return StepPlan(tally(issued, lowered.mesh), kept.bytes, peak(predict(layouts), kept))
+    return list(recorder.issued), kept
 
 
 def _planned(plan: Plan, block: Tensor) -> Tensor:
