@@ -151,3 +151,15 @@ def scattered_ranks(meshes: list[tuple[int, ...]]) -> Diagnostic:
         notes=tuple(f"mesh {i + 1}: ranks {text}" for i, text in enumerate(told)),
         helps=("declare the meshes with `ranks A..B`",),
     )
+
+
+@message("SL0714", "a device mesh without processes")
+def no_process_group(mesh: str) -> Diagnostic:
+    return Diagnostic(
+        f"mesh `{mesh}` cannot be a device mesh: this process is not part of a launch yet",
+        notes=("a torch `DeviceMesh` needs the default process group",),
+        helps=(
+            "call `torch.distributed.init_process_group()` first, and start with `torchrun` or `shardlang run`",
+            "to plan and to compile without processes, pass the mesh itself: `program.mesh(...).mesh`",
+        ),
+    )

@@ -21,6 +21,7 @@ from shardlang.mesh import Axis, Mesh
 
 _OPS: dict[str, ReduceOp] = {"sum": "sum", "avg": "avg", "max": "max", "min": "min"}
 _meshes: weakref.WeakKeyDictionary[DeviceMesh, Mesh] = weakref.WeakKeyDictionary()
+_ranks: weakref.WeakKeyDictionary[DeviceMesh, tuple[int, ...]] = weakref.WeakKeyDictionary()
 _device_meshes: dict[tuple[Mesh, str], tuple[DeviceMesh, object]] = {}
 """Each with the default process group that it hangs on: a new one makes it stale, on all ranks alike."""
 
@@ -28,8 +29,11 @@ _device_meshes: dict[tuple[Mesh, str], tuple[DeviceMesh, object]] = {}
 def device_mesh(mesh: Mesh, device_type: str = "cpu") -> DeviceMesh:
     """The ``DeviceMesh`` of a mesh, with the same axis names; one object a mesh and device type.
 
-    All ranks of the launch must ask. Raises ShardlangError where the launch has fewer ranks than the mesh.
+    All ranks of the launch must ask. Raises ShardlangError where there is no launch (SL0714), or one of fewer ranks
+    than the mesh (SL0705).
     """
+    if not torch.distributed.is_initialized():
+        raise ShardlangError(sl07_runtime.no_process_group(mesh.name))
     world = torch.distributed.get_world_size()
     if mesh.ranks.stop > world:
         raise ShardlangError(sl07_runtime.too_few_ranks(mesh.name, str(mesh), mesh.ranks.stop, world))
@@ -121,8 +125,11 @@ def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
 
 
 def ranks_of(torch_mesh: DeviceMesh) -> tuple[int, ...]:
-    """Torch's ranks of a device mesh, row-major."""
-    return tuple(int(r) for r in torch_mesh.mesh.flatten().tolist())
+    """Torch's ranks of a device mesh, row-major. Kept: under torch.compile's fake tensors they could not be read."""
+    ranks = _ranks.get(torch_mesh)
+    if ranks is None:
+        ranks = _ranks[torch_mesh] = tuple(int(r) for r in torch_mesh.mesh.flatten().tolist())
+    return ranks
 
 
 __all__ = ["device_mesh", "layout_of", "mesh_of", "placements_of", "ranks_of", "remember"]

@@ -321,3 +321,11 @@ def _plain_mesh(sizes: tuple[int, ...]) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh("cpu", sizes)
+
+
+def real_mesh(mesh: Any) -> Any:
+    """A ``DeviceMesh`` as such: to a function that torch.compile runs while it traces, it comes wrapped.
+
+    The wrapper (``FakeScriptObject``) keeps it as ``real_obj``. Seen in torch 2.13.
+    """
+    return getattr(mesh, "real_obj", mesh)

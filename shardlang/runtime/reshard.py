@@ -13,6 +13,7 @@ from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
 from shardlang.lower.placements import layout_of, mesh_of, placements_of
+from shardlang.runtime import opaque
 from shardlang.runtime.distributed import Running
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.route import Kind, Route, travel
@@ -62,6 +63,8 @@ def reshard(
     """
     if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
         return capture.mark(x, spec)
+    if torch.compiler.is_compiling():
+        return _compiled(x, spec, mesh, source, shape)
     if isinstance(x, DTensor) and not async_op and out is None and check is None:
         known = _routes.get((spec, torch_private.spec_of(x), mesh, alias))
         if known is not None and known.made == "dtensor":
@@ -78,6 +81,28 @@ def reshard(
             result = route.wrap(route.start(tensor, _local_out(out), check).wait(), False)
         return out if out is not None else dressed(route, result)
     return dressed(route, travel(tensor, route))
+
+
+def _compiled(
+    x: Any, spec: Spec, mesh: DeviceMesh | None, source: Spec | None, shape: tuple[int, ...] | None
+) -> torch.Tensor:
+    """Inside a graph of torch.compile: one operator, and no break of the graph. Options are not looked at."""
+    if isinstance(x, DTensor):
+        return opaque.reshard_compiled(x, spec, mesh)
+    return opaque.travel_compiled(x, _settled_block(spec, source, mesh, x.shape, x.dtype, shape))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
+def _settled_block(
+    spec: Spec,
+    source: Spec | None,
+    mesh: Any,
+    local: torch.Size,
+    dtype: torch.dtype,
+    shape: tuple[int, ...] | None,
+) -> int:
+    block = torch.empty(local, dtype=dtype, device="meta")
+    return opaque.number_of(route_of(block, spec, torch_private.real_mesh(mesh), source, shape, False))
 
 
 def dressed(route: Route, result: torch.Tensor) -> Any:
