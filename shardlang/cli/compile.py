@@ -43,6 +43,24 @@ def _python(session: Compilation) -> str:
     return session.python_source(names[0])
 
 
+def _svg(session: Compilation) -> str:
+    """Plans and layouts as one drawing."""
+    if not session.plans and not session.layouts:
+        return _nothing("svg")(session)
+    from shardlang.report.page import file_svg, sections
+
+    return file_svg(sections(session.plans, session.layouts, session.lock))
+
+
+def _html(session: Compilation) -> str:
+    """The same as a page, with the figures."""
+    if not session.plans and not session.layouts:
+        return _nothing("html")(session)
+    from shardlang.report.page import file_page, sections
+
+    return file_page(session.source.name, sections(session.plans, session.layouts, session.lock))
+
+
 def _nothing(stage: str) -> Callable[[Compilation], str]:
     """Refuses with SL0226, once the file is checked."""
 
@@ -59,8 +77,8 @@ STAGES: dict[str, Callable[[Compilation], str]] = {
     "plan": _plan,
     "json": _artefact,
     "python": _python,
-    "svg": _nothing("svg"),
-    "html": _nothing("html"),
+    "svg": _svg,
+    "html": _html,
 }
 """What can be emitted, and how it is made."""
 
@@ -75,6 +93,6 @@ def command(file: str, output: str | None, emit: str, given: Given) -> None:
 
     `json` is the versioned artefact that `shardlang run` takes in a file's place; `ast` is the syntax tree, `program`
     what checking made of it, `plan` the plans of every reshard and of a training step of every model; `python` is the
-    file's model in torch's words alone, a program that needs no shardlang.
+    file's model in torch's words alone, a program that needs no shardlang; `svg` and `html` draw who holds what.
     """
     write(STAGES[emit](given.load(file)), output)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from shardlang.diagnostics.prose import plural
 from shardlang.diagnostics.sl06_budgets import size_text
-from shardlang.report.lock import Lock, ModelLock, ParameterLock
-
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-"""A component of a path that is a number."""
+from shardlang.report.lock import Lock, ModelLock, ParameterLock, numberless
 
 
 def differences(old: Lock, new: Lock) -> list[str]:
@@ -73,7 +69,7 @@ def _parameters(old: Mapping[str, ParameterLock], new: Mapping[str, ParameterLoc
     changes: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for name in dict.fromkeys([*old, *new]):
         for text, a, b in _parameter(old.get(name), new.get(name)):
-            changes.setdefault((_NUMBER.sub("*", name), text), []).append((a, b))
+            changes.setdefault((numberless(name), text), []).append((a, b))
     for (path, text), sizes in changes.items():
         a, b = sum(a for a, _ in sizes), sum(b for _, b in sizes)
         count = f" ({plural(len(sizes), 'parameter')})" if len(sizes) > 1 else ""
@@ -93,7 +89,7 @@ def _parameter(old: ParameterLock | None, new: ParameterLock | None) -> Iterator
         yield f"is laid out {new.layout}, before {old.layout}", 0, 0
     if old.stored != new.stored:
         yield "stores {change} on a rank", old.stored, new.stored
-    if (old.group == "-") != (new.group == "-") or _NUMBER.sub("*", old.group) != _NUMBER.sub("*", new.group):
+    if (old.group == "-") != (new.group == "-") or numberless(old.group) != numberless(new.group):
         yield f"is gathered with {_group(new.group)}, before with {_group(old.group)}", 0, 0
     if (old.gathers, old.links) != (new.gathers, new.links):
         links = new.links if new.gathers else old.links
@@ -101,4 +97,4 @@ def _parameter(old: ParameterLock | None, new: ParameterLock | None) -> Iterator
 
 
 def _group(module: str) -> str:
-    return "nothing" if module == "-" else f"`{_NUMBER.sub('*', module)}`"
+    return "nothing" if module == "-" else f"`{numberless(module)}`"

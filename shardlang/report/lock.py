@@ -61,6 +61,14 @@ Collectives = Mapping[str, Iterable[tuple[str, tuple[str, ...], int, int]]]
 """For each model whose training step is planned: (kind, axes, count, bytes)."""
 
 
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def numberless(path: str) -> str:
+    """A dotted name with ``*`` in the place of the parts that are numbers."""
+    return _NUMBER.sub("*", path)
+
+
 def make_lock(
     program: Program,
     layouts: Mapping[str, ModelLayouts],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +19,26 @@ let d = 8192
 reshard turn on m: f32[d/a/b d] => [d d/a/b]
 reshard cache on m: bf16[n/a s kv/b 128] => [n/a s/b kv 128]
 """
+
+
+DRAWN = """mesh m = a:2
+reshard turn: f32[8/a 8] => [8 8/a]
+reshard later: [n/a] => [n]
+model net on m {
+  param layers.*.w : [f/a d]
+  param head       : whole
+}
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """The header of a checkpoint of two layers and a head."""
+    shapes = {"layers.0.w": [4, 2], "layers.1.w": [4, 2], "head": [3]}
+    header = json.dumps({n: {"dtype": "F32", "shape": s, "data_offsets": [0, 0]} for n, s in shapes.items()}).encode()
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    return str(path)
 
 
 def run(*arguments: str, stdin: str = TEXT) -> Result:
@@ -116,6 +137,25 @@ def test_an_output_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     result = run("-", "-o", str(tmp_path / "missing" / "m.json"))
     assert result.exit_code == 1
     assert result.stderr.startswith("error[SL0225]")
+
+
+def test_a_drawing_shows_every_plan_and_every_layout(checkpoint: str) -> None:
+    drawn = run("-", "--emit", "svg", "--checkpoint", checkpoint, stdin=DRAWN)
+    assert drawn.exit_code == 0, drawn.stderr
+    parsed = ElementTree.fromstring(drawn.stdout)
+    words = [e.text for e in parsed.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"turn", "layers.*.w", "head"} <= set(words)
+    assert words.count("layers.*.w") == 1
+    assert run("-", "--emit", "svg", "--checkpoint", checkpoint, stdin=DRAWN).stdout == drawn.stdout
+
+
+def test_a_page_has_the_figures_beside_the_drawings(checkpoint: str) -> None:
+    page = run("-", "--emit", "html", "--checkpoint", checkpoint, stdin=DRAWN)
+    assert page.exit_code == 0, page.stderr
+    assert page.stdout.startswith("<!doctype html>")
+    for words in ("reshard turn: f32[8/a 8] =&gt; [8 8/a]", "all_to_all", "model net on a:2", "memory for optimizer"):
+        assert words in page.stdout
+    assert "<td>layers.*.w</td><td>f32</td><td>[4/a 2]</td><td>16 B</td>" in page.stdout
 
 
 @pytest.mark.parametrize("stage", ["python", "svg", "html"])
