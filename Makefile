@@ -28,6 +28,9 @@ bench: $(VENV)/.ready
 nightly: $(VENV)/.ready
 	$(BIN)/pytest -m nightly --timeout 3600
 
+soak: $(VENV)/.ready
+	$(BIN)/python -m tests.soak 50
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
