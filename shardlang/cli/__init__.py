@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transfer": ("shardlang.cli.transfer", "plan the moving of a model's weights to another model's layouts"),
     "reshard-checkpoint": ("shardlang.cli.reshard_checkpoint", "write a checkpoint anew for other ranks or formats"),
     "lsp": ("shardlang.cli.lsp", "serve editors: diagnostics, hover, definitions, completion, fixes"),
+    "calibrate": ("shardlang.cli.calibrate", "measure the links of a launch, as link lines"),
     "explain": ("shardlang.cli.explain", "say what a code means, how it comes about, and the repair"),
 }
 

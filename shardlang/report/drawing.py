@@ -155,8 +155,9 @@ def _tensor(layout: Layout) -> Drawing:
         at_y += height
     if len(widths) > 1:
         at_x = left
+        fits = all(6.4 * len(name) <= width + 2 for name, width in zip(grid.columns, widths, strict=True))
         for name, width in zip(grid.columns, widths, strict=True):
-            if 6.4 * len(name) <= width + 2:
+            if fits:
                 parts.append(_text(at_x + width / 2, top - 6, name, 10.5, "middle", DIM))
             at_x += width
     return Drawing("".join(parts), max(left + sum(widths) + 10, room), at_y + 14)
