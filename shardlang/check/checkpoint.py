@@ -88,7 +88,7 @@ def checkpoint_facts(path: str) -> Facts:
         if path.endswith(".json"):
             return _index(Path(path))
         tensors = _header(Path(path))
-        return Facts(tensors, modules_of(tensors))
+        return Facts(tensors, modules_of(tensors), modules_known=False)
     except OSError as error:
         raise ShardlangError(sl06_models.checkpoint_unreadable(path, _why(error))) from None
     except _Malformed as fault:
@@ -161,9 +161,9 @@ def _index(path: Path) -> Facts:
     files = list(dict.fromkeys(entries.values()))
     if not any((path.parent / f).exists() for f in files):
         unknown = {name: Tensor((), "") for name in entries}
-        return Facts(unknown, modules_of(unknown), shapes_known=False)
+        return Facts(unknown, modules_of(unknown), shapes_known=False, modules_known=False)
     tensors: dict[str, Tensor] = {}
     for file in files:
         tensors |= _header(path.parent / file)
     known = {name: tensors[name] for name in _all_present(entries, tensors)}
-    return Facts(known, modules_of(known))
+    return Facts(known, modules_of(known), modules_known=False)

@@ -28,6 +28,8 @@ class Facts:
     modules: tuple[str, ...]
     tied: tuple[tuple[str, ...], ...] = ()
     shapes_known: bool = True
+    modules_known: bool = True
+    """False where modules are known by their parameters alone: there may be others."""
     arguments: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """For each module whose arguments are known and fixed: their names."""
 

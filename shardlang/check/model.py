@@ -15,6 +15,7 @@ from shardlang.check.program import CallLine, Model, ParamLine, PathPattern, Tra
 from shardlang.check.sizes import Sizes
 from shardlang.check.static import static_faults
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl06_calls, sl06_models
+from shardlang.diagnostics.prose import nearest
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
 from shardlang.source import Span
@@ -130,10 +131,20 @@ class _Matcher:
             if self._suggested < SUGGESTIONS:
                 near = index.nearest(pattern.text)
                 self._suggested += 1
+            if what == "module" and not self._facts.modules_known and self._may_be_bare(pattern.text):
+                return []
             self.errors.append(
                 sl06_models.pattern_matches_nothing(pattern.span, pattern.text, what, near, self.model.name)
             )
         return names
+
+    def _may_be_bare(self, pattern: str) -> bool:
+        """May a module without parameters stand there: in one that exists, under a name like no other in it?"""
+        around, _, last = pattern.rpartition(".")
+        if not around or not last.isidentifier():
+            return False
+        siblings = {name.rpartition(".")[2] for name in self._modules.match(f"{around}.*")}
+        return bool(self._modules.match(around)) and not nearest(last, siblings)
 
 
 def _claims(model: Model, facts: Facts, matcher: _Matcher) -> dict[str, ParamLine]:

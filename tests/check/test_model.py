@@ -269,6 +269,15 @@ def test_sizes_found_from_parameters_are_held_against_calls() -> None:
     assert_faults(lines, facts({"w": (4, 5)}), "SL0302")
 
 
+def test_a_checkpoint_does_not_know_modules_without_parameters() -> None:
+    given = evolve(llama(), modules_known=False)
+    layouts("param otherwise : whole\ncall layers.*.rope (x: [b]) -> [b]", given)
+    assert_faults("param otherwise : whole\ncall «layers.*.atention» (x: [b]) -> [b]", given, "SL0601")
+    for pattern in ("blocks.*", "layers.[8..9]", "layers.*.[0..1]", "layers.*.{a,b}", "rope"):
+        assert_faults(f"param otherwise : whole\ncall «{pattern}» (x: [b]) -> [b]", given, "SL0601")
+    assert_faults("param otherwise : whole\ncall «layers.*.rope» (x: [b]) -> [b]", llama(), "SL0601")
+
+
 def test_where_only_names_are_known_patterns_are_checked() -> None:
     names = Facts({"a.w": Tensor((), ""), "b.w": Tensor((), "")}, ("", "a", "b"), shapes_known=False)
     assert layouts("param a.w : [f/tp d]\nparam otherwise : whole", names).parameters == {}
