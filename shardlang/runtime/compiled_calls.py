@@ -29,6 +29,7 @@ from shardlang.runtime.calls import Boundary
 from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.local_program import function_for
+from shardlang.runtime.results import ResultKind
 from shardlang.trace.capture import TensorType, capture
 from shardlang.trace.compile import Argument, lower
 from shardlang.trace.program import LocalProgram
@@ -44,7 +45,7 @@ class _Compiled:
     program: LocalProgram
     run: Callable[..., tuple[Tensor, ...]]
     gradients: tuple[Any, ...]
-    results: tuple[tuple[Any, torch.Size, tuple[int, ...]], ...]
+    results: tuple[ResultKind, ...]
 
 
 @frozen(eq=False)
@@ -98,10 +99,7 @@ def install(
         if found.program.draws:
             local.append(next_seed())
         blocks = found.run(*local)
-        wrapped = [
-            DTensor.from_local(b, boundary.device_mesh, p, run_check=False, shape=shape, stride=stride)
-            for b, (p, shape, stride) in zip(blocks, found.results, strict=True)
-        ]
+        wrapped = [kind.wrap(b) for b, kind in zip(blocks, found.results, strict=True)]
         return pytree.tree_unflatten(wrapped, found.program.structure)
 
     module.forward = forward
@@ -161,7 +159,7 @@ def _compile(
         run,
         tuple(placements_of(g) for g in program.gradients),
         tuple(
-            (placements_of(w), torch.Size(w.shape), torch_private.contiguous_stride(w.shape)) for w in program.results
+            ResultKind(w, boundary.device_mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True)
         ),
     )
 
@@ -176,5 +174,5 @@ def _rank(boundary: Boundary) -> int:
 
 def _key(tensor: Tensor) -> Any:
     if isinstance(tensor, DTensor):
-        return tensor.shape, tensor.dtype, tensor.placements
+        return torch_private.spec_of(tensor)
     return tensor.shape, tensor.dtype

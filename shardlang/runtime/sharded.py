@@ -24,6 +24,7 @@ from shardlang.check.bind import Operand, bind, bind_all
 from shardlang.check.program import Arg, Fn, TensorSpec
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
+from shardlang.lower import torch_private
 from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
 from shardlang.runtime import open_axes
@@ -31,6 +32,7 @@ from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.local_program import function_for
+from shardlang.runtime.results import ResultKind
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
@@ -58,6 +60,9 @@ class _Placed:
 Tensor = torch.Tensor | ShardTensor
 
 
+_TENSORS = (torch.Tensor, ShardTensor)
+
+
 @frozen(eq=False)
 class _Compiled:
     """A local program made ready for this rank, and what goes around it."""
@@ -66,8 +71,8 @@ class _Compiled:
     run: Callable[..., tuple[torch.Tensor, ...]] | None
     gradients: tuple[Any, ...]
     """The placements of each argument's gradient, where the argument is a DTensor."""
-    results: tuple[tuple[Layout, Any, tuple[int, ...]], ...] | None
-    """(layout, placements, stride) of each result, where results are DTensors or handles."""
+    results: tuple[ResultKind, ...] | None
+    """What each result becomes, where results are DTensors or handles."""
 
 
 class ShardedFunction:
@@ -88,6 +93,8 @@ class ShardedFunction:
         self._traces: dict[Any, Trace] = {}
         self._last: LocalProgram | None = None
         self._names = tuple(self._signature.parameters)
+        self._plain = self._names == tuple(a.name for a in declared.args)
+        """Are the parameters just those of the signature, in its order?"""
         for arg in declared.args:
             if arg.name not in self._signature.parameters:
                 raise ShardlangError(sl05_functions.unknown_parameter(declared.name, arg.name, self._names, arg.span))
@@ -102,24 +109,16 @@ class ShardedFunction:
             found = self._compiled[key] = self._compile(tensors, others)
         self._last = found.program
         assert found.run is not None
-        local: list[Any] = [
-            t.to_local(grad_placements=g) if isinstance(t, DTensor) else t.block if isinstance(t, ShardTensor) else t
-            for t, g in zip(tensors, found.gradients, strict=True)
-        ]
+        if torch.is_grad_enabled():
+            local: list[Any] = [_block(t, g) for t, g in zip(tensors, found.gradients, strict=True)]
+        else:
+            local = [_block_without_grad(t) for t in tensors]
         if found.program.draws:
             local.append(next_seed())
         made = list(found.run(*local))
         if found.results is not None:
-            made = [self._wrapped(m, *r) for m, r in zip(made, found.results, strict=True)]
+            made = [r.wrap(m) for m, r in zip(made, found.results, strict=True)]
         return pytree.tree_unflatten(made, found.program.structure)
-
-    def _wrapped(self, local: torch.Tensor, layout: Layout, placements: Any, stride: tuple[int, ...]) -> Any:
-        """A result's block as a DTensor, or as a handle where no placements say its layout."""
-        mesh = self._device_mesh()
-        if placements is None:
-            return ShardTensor(local, layout, mesh)
-        shape = torch.Size(layout.shape)
-        return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
     def program_for(self, *args: Any, **kwargs: Any) -> LocalProgram:
         """The local program for tensors of these shapes and layouts (of the meta device, too); nothing is run."""
@@ -141,6 +140,9 @@ class ShardedFunction:
 
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""
+        usual = self._plain and not kwargs and len(args) == len(self._names)
+        if usual and all(isinstance(value, _TENSORS) for value in args):
+            return list(args), ()
         if kwargs or len(args) != len(self._names):
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -150,7 +152,7 @@ class ShardedFunction:
         tensors: list[Tensor] = []
         for arg in self.declared.args:
             value = given.pop(arg.name)
-            if not isinstance(value, torch.Tensor | ShardTensor):
+            if not isinstance(value, _TENSORS):
                 name = self.declared.name
                 raise ShardlangError(sl05_functions.argument_not_tensor(name, arg.name, type(value).__name__, arg.span))
             tensors.append(value)
@@ -170,7 +172,8 @@ class ShardedFunction:
         )
         results = None
         if any(isinstance(t, DTensor | ShardTensor) for t in tensors):
-            results = tuple((w, placements_of(w), _stride(w.shape)) for w in program.results)
+            mesh = self._device_mesh()
+            results = tuple(ResultKind(w, mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True))
         return _Compiled(program, function_for(program, self._rank(team), team), gradients, results)
 
     def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
@@ -303,18 +306,23 @@ class ShardedFunction:
 
 def _key(tensor: Tensor) -> Any:
     if isinstance(tensor, DTensor):
-        return tensor.shape, tensor.dtype, tensor.placements
+        return torch_private.spec_of(tensor)
     if isinstance(tensor, ShardTensor):
         return tensor.layout, tensor.dtype
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def _stride(shape: Sequence[int]) -> tuple[int, ...]:
-    stride, strides = 1, []
-    for n in reversed(shape):
-        strides.append(stride)
-        stride *= max(n, 1)
-    return tuple(reversed(strides))
+def _block(tensor: Tensor, gradient: Any) -> torch.Tensor:
+    """The block of a tensor, on autograd's graph; its gradient comes in the placements ``gradient``."""
+    if isinstance(tensor, DTensor):
+        return tensor.to_local(grad_placements=gradient)
+    return tensor.block if isinstance(tensor, ShardTensor) else tensor
+
+
+def _block_without_grad(tensor: Tensor) -> torch.Tensor:
+    if isinstance(tensor, DTensor):
+        return torch_private.block_of(tensor)
+    return tensor.block if isinstance(tensor, ShardTensor) else tensor
 
 
 def sharded(signature: str, mesh: Any, *, auto: bool = False) -> Callable[[Callable[..., Any]], ShardedFunction]:

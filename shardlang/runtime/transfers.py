@@ -45,6 +45,12 @@ class Way:
 class AllReduce(Way):
     """Where the backend does not add the dtype itself, pieces go to their owners, are added there and gathered."""
 
+    def by_backend(self, block: torch.Tensor) -> bool:
+        """Does the backend's own all-reduce of the block do it, and nothing else?"""
+        group = self.cross.group
+        pieces = group.backend == "gloo" and _worth_pieces(block, group.size)
+        return collectives.reduces(group, block.dtype) and not pieces and self.cross.op == "sum"
+
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
         group, n = cross.group, cross.group.size
