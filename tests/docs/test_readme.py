@@ -46,6 +46,13 @@ def test_python_runs_as_shown() -> None:
     assert "all_reduce tp" in str(names["mlp"].plan)
 
 
+def test_the_picture_is_what_its_command_draws() -> None:
+    found = re.search(r"`(shardlang viz [^`]+)`\):\n\n!\[[^]]*\]\(([^)]+)\)", README)
+    assert found is not None
+    result = CliRunner().invoke(main, shlex.split(found[1])[1:])
+    assert result.output.strip() == (ROOT / found[2]).read_text().strip()
+
+
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
