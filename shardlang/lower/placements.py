@@ -119,7 +119,8 @@ def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
         if len(dims) > 1 or len(ops) > 1:
             return None
         dim, op = dims.pop(), ops.pop()
-        placements.append(Shard(dim) if dim is not None else Partial(op) if op is not None else Replicate())
+        owes = op is not None and axis.size > 1  # torch's operators refuse a sum over one rank as they do any other
+        placements.append(Shard(dim) if dim is not None else Partial(op) if owes else Replicate())
     result = tuple(placements)
     return result if layout_of(mesh, result, layout.shape).equivalent(layout) else None
 

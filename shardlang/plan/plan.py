@@ -186,7 +186,10 @@ def live_bytes(step: Step, itemsize: int) -> int:
     staging = {
         "all_gather": after,
         "all_to_all": before + after,
-        "reduce_scatter": before,
+        # Its pieces packed, and those of the others until they are added up.
+        "reduce_scatter": 2 * before,
+        # A rank's share of the sum, beside the room of the result that the parts came into.
+        "all_reduce": after // 2,
         "exchange": step.bytes_sent + step.bytes_received,
     }
     return before + after + staging.get(step.kind, 0)

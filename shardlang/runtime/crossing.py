@@ -114,7 +114,7 @@ def packed(block: torch.Tensor, sources: tuple[Selection | None, ...]) -> torch.
 
 
 def assembled(cross: Crossing, pieces: list[torch.Tensor | None], result: torch.Tensor) -> torch.Tensor:
-    """The new block of flat pieces by member: put in their places in ``result``, or reduced into a new tensor."""
+    """The new block of pieces by member: put in their places in ``result``, or reduced into a new tensor like it."""
     if not cross.reduced:
         for place, piece in zip(cross.places, pieces, strict=True):
             if place is not None and piece is not None:
@@ -125,11 +125,11 @@ def assembled(cross: Crossing, pieces: list[torch.Tensor | None], result: torch.
         if part is None or place is None or piece is None:
             continue
         if place.everything:
-            parts[part] = piece.view(cross.shape)
+            parts[part] = piece.reshape(cross.shape)
         else:
             write(parts.setdefault(part, result.new_empty(cross.shape)), place, piece)
     if not parts:
-        return result
+        return result.new_empty(cross.shape)
     return combine([parts[key] for key in sorted(parts)], cross.op, divide=cross.divide)
 
 

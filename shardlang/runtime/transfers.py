@@ -74,7 +74,8 @@ class AllReduce(Way):
         _, pieces, out = buffers
         mine = combine(pieces.view(cross.group.size, -1).unbind(0), cross.op, divide=cross.divide)
         fits = out is not None and out.is_contiguous() and out.numel() == pieces.numel() and out.dtype == block.dtype
-        whole = out.view(-1) if fits else torch.empty_like(pieces)
+        # The parts are added up, and their room is that of the result.
+        whole = out.view(-1) if fits else pieces
         label = Label(cross.label.kind, cross.label.axes, 0)
         return collectives.all_gather(cross.group, label, whole, mine), block, whole
 
@@ -167,7 +168,7 @@ class Pieces(Way):
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
-        result = room(block, cross.shape, None if cross.reduced else out)
+        result = block if cross.reduced else room(block, cross.shape, out)
         given = block.contiguous().view(-1) if self._straight else packed(block, tuple(self._sources))
         got = result.view(-1) if self._in_line else block.new_empty(sum(self._out_sizes))
         sizes = (None, None) if self._even else (self._out_sizes, self._sizes)
@@ -199,7 +200,7 @@ class Direct(Way):
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
         block = block.contiguous()
-        result = room(block, cross.shape, None if cross.reduced else out)
+        result = block if cross.reduced else room(block, cross.shape, out)
         receives, sends = [], []
         for i in self._ring[::-1]:
             place = cross.places[i]
@@ -233,7 +234,7 @@ class Direct(Way):
             return answer
         own = cross.sources[cross.index]
         if own is not None:
-            pieces[cross.index] = read(block, own).reshape(-1)
+            pieces[cross.index] = read(block, own)
         return assembled(cross, pieces, result)
 
 
