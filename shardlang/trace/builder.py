@@ -29,10 +29,16 @@ from shardlang.trace.values import Value, dtype_name
 
 NO_GRADIENT = frozenset({"aten.detach", "aten.detach_copy", "aten.lift_fresh_copy"})
 RANDOM = names(
-    "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform multinomial "
-    "native_dropout alpha_dropout feature_dropout rrelu exponential"
+    "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform multinomial random "
+    "native_dropout alpha_dropout feature_dropout rrelu rrelu_with_noise exponential cauchy geometric log_normal "
+    "poisson binomial _standard_gamma"
 )
-"""Operators that draw from a generator of the process, whose state may differ between ranks."""
+"""Operators that draw from a generator of the process, whose state may differ between ranks; in place, too."""
+
+
+def is_random(op: Any) -> bool:
+    """Does an operator draw from a generator of the process?"""
+    return ".".join(operator_name(op).split(".")[:2]).removesuffix("_") in RANDOM
 
 
 SHOWN = 4
@@ -152,7 +158,7 @@ class Builder:
         values = [a for a in given if isinstance(a, Value)]
         fakes = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
         name = operator_name(op)
-        if ".".join(name.split(".")[:2]) in RANDOM:
+        if is_random(op) and len(self.mesh.ranks) > 1:
             raise ShardlangError(sl05_functions.random_operator(name, self._span()))
         if not any(v.axes() for v in values):
             if self.auto and values:

@@ -6,6 +6,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from keyword import iskeyword
 from types import FrameType
 from typing import Any
 
@@ -178,7 +179,10 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
         return [leaf for leaf in out if isinstance(leaf, torch.Tensor)]
 
     def on_node(node: fx.Node) -> None:
-        node.meta["site"] = user_site(sys._getframe(1))
+        site = node.meta["site"] = user_site(sys._getframe(1))
+        if iskeyword(getattr(node.target, "_overloadname", "")):
+            # `aten.random_.from` alone: a graph is written out as Python, which has another use for the word.
+            raise ShardlangError(sl05_functions.random_operator(str(node.target), site.span() if site else None))
 
     fake = fake_mode()
     item_error, shape_error = data_dependent_errors()

@@ -11,7 +11,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from shardlang.layout import Layout
-from shardlang.trace.builder import Builder
+from shardlang.trace.builder import Builder, is_random
 from shardlang.trace.call import operator_name
 from shardlang.trace.capture import MARK
 from shardlang.trace.rewrites import REWRITES
@@ -68,6 +68,8 @@ def _node(
     if target is MARK:
         assert layout_of_mark is not None
         return builder.move(args[0], layout_of_mark(args[1], args[0]), "asked")
+    if is_random(target):
+        return builder.apply(target, args, kwargs, node.meta.get("val"))
     target, cast = _out_of_place(target)
     result = node.meta.get("val")
     made = rewritten(builder, target, args, kwargs)
