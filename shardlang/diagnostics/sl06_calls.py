@@ -92,3 +92,19 @@ def mixed_dtypes(span: Span, module: str, dtypes: Sequence[str]) -> Diagnostic:
         notes=("modules whose own parameters are of one dtype are grouped by dtype without being asked",),
         helps=("give them one dtype, or freeze those of one dtype",),
     )
+
+
+@message("SL0640", "a model whose building was not recorded")
+def not_deferred(model: str) -> Diagnostic:
+    return Diagnostic(
+        f"this `{model}` cannot be given its tensors: how they were made was not recorded",
+        helps=("build it with `sl.deferred(build)`",),
+    )
+
+
+@message("SL0641", "a model that no program placed")
+def not_applied(model: str) -> Diagnostic:
+    return Diagnostic(
+        f"this `{model}` is on no mesh: its batches cannot be placed",
+        helps=("place it first: `model = program.apply(model, mesh)`",),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -329,3 +330,30 @@ def real_mesh(mesh: Any) -> Any:
     The wrapper (``FakeScriptObject``) keeps it as ``real_obj``. Seen in torch 2.13.
     """
     return getattr(mesh, "real_obj", mesh)
+
+
+def is_empty(tensor: torch.Tensor) -> bool:
+    """Is a tensor, or a DTensor's block, on the meta device? (A DTensor's own ``is_meta`` is not its block's.)"""
+    return bool(getattr(tensor, "_local_tensor", tensor).is_meta)
+
+
+@contextmanager
+def truncated_normals_by_inverse() -> Iterator[None]:
+    """Inside, ``nn.init.trunc_normal_`` draws one number an element, by the inverse of the distribution.
+
+    Torch's own draws until every number fits, for which it looks at values; on tensors without values it does
+    nothing. It is one function of ``torch.nn.init`` (``_no_grad_trunc_normal_``). Seen in torch 2.11 to 2.13.
+    """
+
+    def fill(tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: Any = None) -> torch.Tensor:
+        low, high = (math.erf((x - mean) / std / math.sqrt(2.0)) for x in (a, b))
+        with torch.no_grad():
+            tensor.uniform_(low, high, generator=generator).erfinv_().mul_(std * math.sqrt(2.0)).add_(mean)
+            return tensor.clamp_(min=a, max=b)
+
+    own = torch.nn.init._no_grad_trunc_normal_
+    torch.nn.init._no_grad_trunc_normal_ = fill
+    try:
+        yield
+    finally:
+        torch.nn.init._no_grad_trunc_normal_ = own

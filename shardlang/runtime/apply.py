@@ -32,6 +32,7 @@ from shardlang.lower.facts import facts_of
 from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, lower_model
 from shardlang.lower.placements import device_mesh, mesh_of, ranks_of
 from shardlang.runtime import blocks, calls, compiled_calls
+from shardlang.runtime.applied import Applied, remember
 from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.global_view import global_view
@@ -41,7 +42,8 @@ from shardlang.runtime.groups import Team
 def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """The module, changed in place. ``mesh`` has the axes of the declared mesh; all of its ranks must call this.
 
-    Every rank gives the same whole module (or one on the meta device) and keeps its own blocks; nothing is sent.
+    Every rank gives the same whole module (or a ``deferred`` one, to be materialized after) and keeps its own blocks;
+    nothing is sent.
     Raises ShardlangError for everything that ``check`` would report, and where the mesh is another one.
     """
     lowered = lower_model(check_model(declared, facts_of(module)))
@@ -51,8 +53,11 @@ def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     if wanted.splits:
         mesh = device_mesh(lowered.mesh, mesh.device_type)
     team = Team(mesh.device_type, lowered.mesh.first_rank, ranks_of(mesh))
-    place(lowered, module, mesh, partial(run_plan, team=team))
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    sources = {name: tensor for name, tensor in tensors if tensor.is_meta}
+    boundary = place(lowered, module, mesh, partial(run_plan, team=team))
     group(lowered, module, mesh)
+    remember(module, Applied(lowered, mesh, boundary, sources))
     return module
 
 
@@ -71,10 +76,15 @@ def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPl
     for path in lowered.checkpoint:
         _checkpoint(module.get_submodule(path))
     _view_globally(module)
+    reduce_gradients(lowered, module, boundary)
+    return boundary
+
+
+def reduce_gradients(lowered: LoweredModel, module: nn.Module, boundary: Boundary) -> None:
+    """Has the gradients of parameters that FSDP leaves alone reduced, each as soon as it is there."""
     for parameter in lowered.alone:
         if parameter.trainable:
             _reduce_gradient(module.get_parameter(parameter.name), parameter.layout, boundary)
-    return boundary
 
 
 def _closed(path: str, lowered: LoweredModel) -> bool:

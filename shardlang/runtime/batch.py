@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardlang.check.bind import Operand, bind_all
@@ -15,7 +15,16 @@ from shardlang.layout import Dim, Factor, Layout
 from shardlang.lower import torch_private
 from shardlang.lower.model import LoweredModel, layout_on_leaves
 from shardlang.lower.placements import placements_of
+from shardlang.runtime.applied import applied_to
 from shardlang.runtime.apply import own_block
+
+
+def place(model: nn.Module, batch: Any) -> Any:
+    """The global batch of a step, placed for a model that ``program.apply`` placed; see ``place_batch``."""
+    applied = applied_to(model)
+    if applied is None:
+        raise ShardlangError(sl06_calls.not_applied(type(model).__name__))
+    return place_batch(applied.lowered, batch, applied.mesh)
 
 
 def place_batch(lowered: LoweredModel, batch: Any, mesh: DeviceMesh) -> Any:

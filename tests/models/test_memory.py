@@ -1,4 +1,4 @@
-"""Memory of a step, predicted in one process before any other starts, against what torch's tracker measures on ranks."""
+"""Memory of a step, predicted in one process before any other starts, against what is measured on ranks."""
 
 from __future__ import annotations
 
