@@ -145,7 +145,7 @@ class ReadyPlan:
 
 
 class Running:
-    """A plan on its way. ``wait`` brings the result; it may be called once only."""
+    """A plan on its way. ``wait`` brings the result."""
 
     def __init__(
         self, plan: ReadyPlan, steps: list[Local | Sending], block: torch.Tensor, out: torch.Tensor | None, alias: bool
@@ -153,11 +153,14 @@ class Running:
         self._plan, self._steps, self._block, self._out, self._alias = plan, steps, block, out, alias
         self._at = 0
         self._state: State = block
+        self._result: torch.Tensor | None = None
         if steps:
             self._start(block)
 
     def wait(self) -> torch.Tensor:
-        """Ends the transfer under way and does the remaining steps."""
+        """Ends the transfer under way and does the remaining steps; once more, it gives the same result."""
+        if self._result is not None:
+            return self._result
         result: torch.Tensor = self._state
         last = len(self._steps) - 1
         while self._at <= last:
@@ -166,7 +169,9 @@ class Running:
             self._at += 1
             if self._at <= last:
                 self._start(result)
-        return self._plan.settle(result, self._block, self._out, self._alias)
+        self._state = None
+        self._result = self._plan.settle(result, self._block, self._out, self._alias)
+        return self._result
 
     def _start(self, block: torch.Tensor) -> None:
         out = self._out if self._at == len(self._steps) - 1 else None

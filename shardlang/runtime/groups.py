@@ -94,9 +94,9 @@ def group_of(ranks: tuple[int, ...], device: str = "cpu") -> Group:
 
 
 def _backend(device: str) -> str | None:
-    """The backend for a device's tensors: the default group's own where it serves them."""
-    default = dist.get_backend()
-    if default not in ("gloo", "nccl"):
+    """The backend for a device's tensors; where the launch uses others than these two, its own."""
+    default = dist.get_backend_config()
+    if "gloo" not in default and "nccl" not in default:
         return None
     return "nccl" if device == "cuda" else "gloo"
 

@@ -25,7 +25,7 @@ _routes: OrderedDict[Any, Route] = OrderedDict()
 
 
 class Transfer:
-    """A reshard under way (``async_op=True``). ``wait`` gives the result, once; the source must not change before."""
+    """A reshard under way (``async_op=True``). ``wait`` gives the result; the source must not change before."""
 
     def __init__(self, route: Route, running: Running) -> None:
         self._route, self._running = route, running

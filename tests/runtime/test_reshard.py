@@ -103,6 +103,28 @@ def test_plain_blocks_move_and_their_gradients_follow_the_specs(world: World) ->
     assert world.run(plain) == [(True, True, True)] * 4
 
 
+def parts_of_values() -> tuple[Any, ...]:
+    mesh = square()
+    grads: list[Any] = []
+    for spec in ("[n]{+a}", "[n]{avg a}", "[n]{avg a} grad {+b}", "[n]{max a}"):
+        block = torch.arange(6.0).requires_grad_()
+        value = sl.reshard(sl.from_local(block, spec, mesh), "[n]").to_local()
+        try:
+            value.sum().backward()
+            grads.append(block.grad.tolist()[0])  # type: ignore[union-attr]
+        except sl.ShardlangError as error:
+            grads.append(error.codes[0])
+    return tuple(grads)
+
+
+def test_a_part_of_an_average_has_its_share_of_the_gradient(world: World) -> None:
+    answers = world.run(parts_of_values)
+    assert [a[:2] for a in answers] == [(1.0, 0.5)] * 4
+    # Pending over b: the rank at 0 keeps the gradient, the other holds zero.
+    assert [a[2] for a in answers] == [0.5, 0.0, 0.5, 0.0]
+    assert [a[3] for a in answers] == ["SL0405"] * 4
+
+
 def handles() -> tuple[Any, ...]:
     mesh = square()
     value = torch.arange(24.0).view(12, 2)
