@@ -21,7 +21,10 @@ from shardlang.plan.problem import Question, State
 
 DIVE, LOOKS = 400, 2500
 """Steps whose price is asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
+MANY = 6
+"""From so many atoms the search is given twice as long."""
 EXHAUSTIVE = 3
+"""Up to so many atoms every layout is a station."""
 
 
 @frozen
@@ -172,7 +175,7 @@ def _search(costs: Costs, where: Iterable[State] | None, ceiling: int | None) ->
                 search.restart(greed)
                 search.run(DIVE, wide=False)
             search.restart(0)
-        open_end = search.run(LOOKS, wide=True)
+        open_end = search.run(LOOKS if len(costs.size) < MANY else 2 * LOOKS, wide=True)
     assert search.best is not None, "every target can be reached"
     best = costs.primary(search.best)
     shown = best if open_end is None else max(floor, min(best, costs.primary(open_end)))

@@ -3,8 +3,9 @@
 For each link class, take the ranks that agree on the atoms of that class and slower ones as one *island*. What an
 island needs and does not hold crosses links of that class or slower, and some member receives at least its share. A
 value that is reduced over ``p`` islands and needed on ``c`` takes ``p - 1`` merges and ``c - 1`` further receipts of
-each element. An island that must hear of ``k`` islands, ``m`` ranks each, takes steps whose groups multiply up to
-that. The bounds of the classes hold at once, so their sum by telescoping does too.
+each element; one of ``k`` parts that stays pending and moves takes ``k - 1`` more, of its parts or to merge them. An
+island that must hear of ``k`` islands, ``m`` ranks each, takes steps whose groups multiply up to that. The bounds of
+the classes hold at once, so their sum by telescoping does too.
 """
 
 from __future__ import annotations
@@ -50,18 +51,23 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
         parts = product(reduced & apart)
         needed = total // product(cut & apart)
         hears = parts * product(left & apart)
-        conflict = False
+        copies = islands // product(cut & apart)
+        stays = product(x[1] & costs.question.kept & costs.through[c])
+        rare, conflict = 1, False
         for p, q in swapped:
             if apart >> p & 1:
                 if apart >> q & 1:
                     conflict = True
+                    rare *= size[p]
                 else:
                     hears *= size[p]
         if parts > 1:
-            copies = islands // product(cut & apart)
-            least = max(total * (parts + copies - 2) // ranks, needed // members)
+            least = max(total * (stays * (parts - 1) + copies - 1) // ranks, needed // members)
         else:
             least = (needed if conflict else needed - needed // hears) // members
+            if stays > 1:
+                lacking = needed - needed // (hears * rare)
+                least = max(least, (lacking + lacking * (stays - 1) // copies) // members)
             hears += conflict
         crossed = max(crossed, least)
         time += crossed * (costs.rate[c] - (costs.rate[c + 1] if c < last else 0))

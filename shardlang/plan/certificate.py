@@ -72,21 +72,20 @@ def _faults(plan: Plan) -> Iterator[str]:
 
 
 def _ranks(step: Step) -> tuple[int, ...]:
-    """The ranks to look at: all, or of many a fixed sample that has first and last coordinates in all combinations."""
-    found = sorted({*step.source.mesh.ranks[:RANKS], *step.target.mesh.ranks[:RANKS]})
-    size = max(step.source.mesh.size, step.target.mesh.size)
-    if size <= RANKS:
-        return tuple(found)
-    names = {step.source.mesh.parent(a) or a for x in (step.source, step.target) for a in _used(x)}
-    few = [1]
-    ranks = {step.source.mesh.first_rank}
-    for axis in step.source.mesh.axes:
+    """The ranks to look at: all, or of many a fixed sample: every coordinate of the step's own axes as far as that is
+    bearable, and of others that matter the first two and the last."""
+    mesh = step.source.mesh
+    if max(mesh.size, step.target.mesh.size) <= RANKS or step.target.mesh.axes != mesh.axes:
+        return tuple(sorted({*mesh.ranks[:RANKS], *step.target.mesh.ranks[:RANKS]}))
+    tops = {mesh.parent(a) or a for a in step.axes}
+    names = tops | {mesh.parent(a) or a for x in (step.source, step.target) for a in _used(x)}
+    ranks = {mesh.first_rank}
+    for axis in sorted(mesh.axes, key=lambda a: a.name not in tops):
         if axis.name in names and axis.size > 1:
-            stride = step.source.mesh.stride(axis.name)
-            steps = range(axis.size) if few[0] * axis.size <= RANKS else (0, 1, axis.size - 1)
-            few[0] *= len(steps)
-            ranks = {r + stride * c for r in ranks for c in steps}
-    return tuple(sorted(ranks))[: 4 * RANKS]
+            stride = mesh.stride(axis.name)
+            every = len(ranks) * axis.size <= 4 * RANKS
+            ranks = {r + stride * c for r in ranks for c in (range(axis.size) if every else (0, 1, axis.size - 1))}
+    return tuple(sorted(ranks))
 
 
 def _used(layout: Layout) -> Iterator[str]:
@@ -286,9 +285,9 @@ def _all_reduce(step: Step, before: View, after: View) -> Iterator[str]:
 
 
 def _permute(step: Step, before: View, after: View) -> Iterator[str]:
-    if sorted(before.boxes.values()) != sorted(after.boxes.values()):
+    if step.source.mesh.size <= RANKS and sorted(before.boxes.values()) != sorted(after.boxes.values()):
         yield "the new blocks are not the old ones in another order"
-    elif len({_volume(b) for b in before.boxes.values()}) > 1:
+    elif len({_volume(b) for b in (*before.boxes.values(), *after.boxes.values())}) > 1:
         yield "blocks differ in size"
 
 

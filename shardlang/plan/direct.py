@@ -37,7 +37,12 @@ def plan_directly(
 
     steps = min(found, key=order)
     received, sent = sum(s.bytes_received for s in steps), sum(s.bytes_sent for s in steps)
-    missing = 0 if source.owed() or target.owed() else received
+    missing = received
+    if target.owed():
+        missing = 0
+    elif source.owed():
+        # Every element of a reduced value comes at least once from another rank.
+        missing = min(received, target.block_numel() * itemsize)
     floor = missing
     if objective == "time":
         floor = _least_time(source, target, missing)

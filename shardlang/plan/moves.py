@@ -83,6 +83,33 @@ def homeward(costs: Costs, slots: Slots, atoms: int) -> tuple[Slots, int]:
     return tuple(changed), atoms
 
 
+def _filled(costs: Costs, slots: Slots, pattern: Slots, free: int) -> Iterator[Slots]:
+    """Cuts the slots that a pattern cuts by atoms of the same sizes, so that blocks are the pattern's up to order.
+
+    The pattern's own atoms come first where they are free, then others, from either end.
+    """
+    for others in (list(bits(free)), list(reversed(list(bits(free))))):
+        left = free
+        put: list[tuple[int, ...]] = list(slots)
+        wanted = []
+        for v, at in enumerate(pattern):
+            for a in at[len(slots[v]) :]:
+                if left >> a & 1:
+                    left &= ~(1 << a)
+                wanted.append((v, a))
+        for v, a in wanted:
+            if not free >> a & 1:
+                same = [b for b in others if left >> b & 1 and costs.size[b] == costs.size[a]]
+                if not same:
+                    break
+                a = same[0]
+                left &= ~(1 << a)
+            put[v] = (*put[v], a)
+        else:
+            if tuple(put) != slots:
+                yield tuple(put)
+
+
 def anywhere(costs: Costs, slots: Slots, atoms: int) -> Slots | None:
     """Puts atoms at home where that is open, else where they divide, last slots first; ``None`` if one fits nowhere."""
     slots, atoms = homeward(costs, slots, atoms)
@@ -122,6 +149,8 @@ def neighbours(costs: Costs, x: State) -> Iterator[State]:
     few = len(costs.size) <= SMALL
     put, _ = homeward(costs, slots, free)
     if put != slots:
+        yield put, pending
+    for put in _filled(costs, slots, costs.question.target[0], free):
         yield put, pending
     for a in bits(free):
         if few:
@@ -215,6 +244,16 @@ def stations(costs: Costs) -> list[State]:
             fast = costs.all_atoms & ~costs.through[c]
             for goal in base[:4]:
                 found += _balanced(costs, question.source, goal, fast)
+    slots, owed = question.source
+    for goal in base[:8]:
+        found += [(put, owed) for put in _filled(costs, slots, goal[0], whole(costs, question.source))]
+        bare = [goal[0]]
+        for c in range(len(costs.order) - 1):
+            slow = costs.through[c]
+            bare.append(tuple(tuple(a for a in at if slow >> a & 1) for at in goal[0]))
+        for kept in bare:
+            free = whole(costs, (kept, goal[1]))
+            found += [(put, goal[1]) for put in _filled(costs, kept, slots, free)]
     found += halfway(costs)
     return [s for s in dict.fromkeys(found) if fits(costs, s)]
 
