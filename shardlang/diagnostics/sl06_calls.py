@@ -108,3 +108,14 @@ def not_applied(model: str) -> Diagnostic:
         f"this `{model}` is on no mesh: its batches cannot be placed",
         helps=("place it first: `model = program.apply(model, mesh)`",),
     )
+
+
+@message("SL0639", "a torch without FSDP on the whole mesh")
+def fsdp_on_whole_mesh(model: str, version: str) -> Diagnostic:
+    return Diagnostic(
+        f"torch {version} cannot group model `{model}` on its whole mesh",
+        notes=(
+            "`fully_shard` takes a mesh with other axes than its own by `DataParallelMeshDims`, which is not there",
+        ),
+        helps=("install torch 2.13",),
+    )

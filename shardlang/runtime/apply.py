@@ -8,16 +8,10 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
+import torch.distributed.fsdp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    DataParallelMeshDims,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils.checkpoint import checkpoint
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -37,6 +31,9 @@ from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.global_view import global_view
 from shardlang.runtime.groups import Team
+
+mesh_dims = getattr(torch.distributed.fsdp, "DataParallelMeshDims", None)
+"""Tells ``fully_shard`` which axes of a mesh are its own; torch 2.11 has no such thing."""
 
 
 def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -185,7 +182,12 @@ def _reduce_gradient(parameter: nn.Parameter, layout: Layout, boundary: Boundary
 
 
 def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
-    """``fully_shard``, bottom up. Gradients are summed and never divided: they are those of the global loss."""
+    """``fully_shard``, bottom up. Gradients are summed and never divided: they are those of the global loss.
+
+    Raises ShardlangError (SL0639) under a torch whose ``fully_shard`` takes no mesh of other axes than its own.
+    """
+    if lowered.groups and mesh_dims is None:
+        raise ShardlangError(sl06_calls.fsdp_on_whole_mesh(lowered.name, torch.__version__))
     left_out = {module.get_parameter(p.name) for p in lowered.alone}
     for one in lowered.groups:
         part = module.get_submodule(one.module)
@@ -255,7 +257,7 @@ def fully_shard_arguments(one: Group, part: nn.Module, mesh: DeviceMesh) -> dict
     odd = any(dims.values())
     return {
         "mesh": mesh,
-        "dp_mesh_dims": DataParallelMeshDims(shard=one.shard or None, replicate=one.replicate or None),
+        "dp_mesh_dims": mesh_dims and mesh_dims(shard=one.shard or None, replicate=one.replicate or None),
         "reshard_after_forward": one.reshard is not False,
         "shard_placement_fn": (lambda p: Shard(dims[p])) if odd else None,
         "mp_policy": MixedPrecisionPolicy(
