@@ -78,7 +78,8 @@ class ReadyPlan:
         self.ranks = tuple(sorted(team.physical(m) for m in members))
         self.involved = dist.get_rank() in self.ranks
         self._steps: list[Local | Sending] | None = None
-        self.agreed: set[torch.dtype] = set()
+        # Kept for good: were one rank to forget an agreement, it would wait for the others at the next use.
+        self.agreed = _agreed.setdefault((self.token, plan.hash, team), set())
         # Only where every step hands its input on can the result be the input.
         self._same = all(step.kind in ("slice", "mask") for step in plan.steps)
         self._sliced = bool(plan.steps) and plan.steps[-1].kind == "slice"
@@ -179,4 +180,5 @@ class Running:
             self._state = self._steps[self._at].start(block, out)
 
 
+_agreed: dict[tuple[object, str, Team], set[torch.dtype]] = {}
 _prepared: OrderedDict[tuple[str, Team], ReadyPlan] = OrderedDict()

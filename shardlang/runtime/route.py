@@ -51,7 +51,6 @@ class Route:
         self.grad_in = grads[0] or dual(target)
         self.grad_out = grads[1] or dual(source)
         self.alias = alias
-        self._grads = grads
         self._ready: ReadyPlan | None = None
         self._back: dict[object, Route] = {}
         self.spec: Any = None
@@ -106,12 +105,11 @@ class Route:
         if found is None:
             came = _layout(grad) if made else self.grad_in
             mesh = grad.device_mesh if isinstance(grad, DTensor) else self.meshes[1]
-            found = self._back[key] = Route(
-                came, self.grad_out, (mesh, self.meshes[0]), grad.dtype, ("dtensor" if made else self.made, self.given),
-                (self._grads[1], None), alias=True,
-            )  # fmt: skip
             if not made and self.made == "dtensor":
                 raise TypeError("the gradient of a DTensor is one")
+            kinds: tuple[Kind, Kind] = ("dtensor" if made else self.made), self.given
+            found = Route(came, self.grad_out, (mesh, self.meshes[0]), grad.dtype, kinds, alias=True)
+            self._back[key] = found
         return found, self._factor
 
 
