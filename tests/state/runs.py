@@ -323,3 +323,39 @@ def misplaced_run() -> tuple[str, ...]:
     elsewhere = DTensor.from_local(torch.zeros(1), made, [Replicate()], run_check=False)
     outside = _codes(lambda: state_of({"w": elsewhere}))
     return (*outside, *_codes(lambda: program.transfer(net, net, name="trainer => two")))
+
+
+def recipe_run(folder: str, steps: int, ends: tuple[int, int] | None) -> list[float]:
+    """``examples/train``, saved every other step. ``ends``: a step in whose middle rank 2 gets a signal, and which."""
+    from examples.llama import model as llama
+    from examples.train.train import train
+
+    kept = {name: getattr(llama, name) for name in ("loss", "build", "SEQ", "BATCH")}
+    loss, taken = llama.loss, []
+
+    def small() -> nn.Module:
+        model = llama.Llama(layers=1)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.05)
+        return model
+
+    def interrupted(model: nn.Module, batch: Any) -> Any:
+        taken.append(batch)
+        if ends is not None and dist.get_rank() == 2 and len(taken) == ends[0]:
+            os.kill(os.getpid(), ends[1])
+        return loss(model, batch)
+
+    llama.loss, llama.build, llama.SEQ, llama.BATCH = interrupted, small, 16, 4
+    try:
+        return train(steps, 2, Path(folder), say=lambda _: None)
+    finally:
+        for name, value in kept.items():
+            setattr(llama, name, value)
+
+
+def serve_run() -> tuple[float | None, int]:
+    """``examples/serve`` with new weights: the loss of the rank's own model, and how many lines were printed."""
+    from examples.serve.serve import serve
+
+    shown: list[str] = []
+    return serve(None, 1 << 20, say=shown.append), len(shown)

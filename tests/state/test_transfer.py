@@ -147,12 +147,6 @@ def test_the_plan_says_what_every_rank_receives_and_sends() -> None:
     assert plan.to_json()["bytes_moved"] == 32
 
 
-@pytest.fixture(scope="module")
-def six() -> object:
-    with World(6) as ranks:
-        yield ranks
-
-
 @pytest.mark.parametrize("serve", ["2x2 to 4", "2x2 to 2 others", "4 to 2x2"])
 def test_a_trainers_weights_go_to_a_server_in_bounded_rounds(six: World, serve: str) -> None:
     results = six.run(runs.transfer_run, serve, 4096)
