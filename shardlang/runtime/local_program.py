@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import fx
 
+from shardlang.lower import torch_private
 from shardlang.plan.plan import Plan
 from shardlang.runtime import agreement, faults, groups, record
 from shardlang.runtime.distributed import ReadyPlan, ready
@@ -28,6 +29,9 @@ from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_v
 FRESH = frozenset(f"aten.{n}" for n in ("matmul", "mm", "bmm", "linear", "addmm", "baddbmm", "sum", "conv2d", "conv1d"))
 """Operators whose result is new storage that their backward does not need: it may be reduced in place."""
 
+FOLD = 1 << 26
+"""Bytes: a larger tensor that depends on no argument is made anew in each call."""
+
 DIRECT: dict[str, Callable[..., Any]] = {
     "aten.matmul": torch.matmul,
     "aten.mm": torch.mm,
@@ -39,6 +43,9 @@ DIRECT: dict[str, Callable[..., Any]] = {
     "aten.tanh": torch.tanh,
     "aten.exp": torch.exp,
     "aten.neg": torch.neg,
+    "aten.rms_norm": torch.rms_norm,
+    "aten.layer_norm": torch.layer_norm,
+    "aten.softmax.int": torch.softmax,
     "aten.rsqrt": torch.rsqrt,
     "aten.add.Tensor": torch.add,
     "aten.sub.Tensor": torch.sub,
@@ -225,18 +232,17 @@ def function_for(
         return name
 
     last = _last_uses(program.graph)
+    known = _folded(program, rank, team)
     for node in program.graph.nodes:
         names[node] = node.name
         if node.op == "placeholder":
             continue
+        if node in known:
+            names[node] = text(known[node])
+            continue
         if node.op == "output":
-            lines.append(f"return {text(tuple(node.args[0]))}")
-            continue
-        if node.op == "get_attr":
-            space[node.name] = program.constants[str(node.target)].to(team.device)
-            continue
-        if node.target is rank_value:
-            names[node] = text(program.rank_values[node.args[0]](rank))
+            blocks = [f"{text(n)}.clone()" if n in known else text(n) for n in node.args[0]]
+            lines.append(f"return ({''.join(f'{b}, ' for b in blocks)})")
             continue
         called = f"_f_{node.name}"
         arguments = [text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs.items()]
@@ -258,6 +264,25 @@ def function_for(
     )
     made: Callable[..., tuple[torch.Tensor, ...]] = space[program.name]
     return made
+
+
+def _folded(program: LocalProgram, rank: int, team: Team) -> dict[fx.Node, Any]:
+    """The values of nodes that depend on no argument: worked out once, unless they are large."""
+    known: dict[fx.Node, Any] = {}
+    with torch_private.without_modes(), torch.no_grad():
+        for node in program.graph.nodes:
+            if node.op == "get_attr":
+                known[node] = program.constants[str(node.target)].to(team.device)
+            elif node.target is rank_value:
+                known[node] = program.rank_values[node.args[0]](rank)
+            elif isinstance(node.target, torch._ops.OpOverload) and all(n in known for n in node.all_input_nodes):
+                if node.target._schema.is_mutable:
+                    continue
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: known[n])
+                value = node.target(*args, **kwargs)
+                if isinstance(value, torch.Tensor) and value.nbytes <= FOLD:
+                    known[node] = value
+    return known
 
 
 def _callable(node: fx.Node) -> Callable[..., Any]:
