@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shardlang import compilation
+from shardlang.artefact import ARTEFACT_VERSION
 from shardlang.cli import main
-from shardlang.compilation import ARTEFACT_VERSION
 
 TEXT = """mesh m = a:2 * b:4
 let d = 8192
