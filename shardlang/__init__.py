@@ -28,6 +28,7 @@ _HOMES = {
     "global_mean": "shardlang.runtime.loss",
     "global_view": "shardlang.runtime.global_view",
     "grad_norm": "shardlang.runtime.gradients",
+    "layout_of": "shardlang.runtime.reshard",
     "local": "shardlang.runtime.reshard",
     "manual_seed": "shardlang.runtime.create",
     "materialize": "shardlang.runtime.deferred",

@@ -13,7 +13,7 @@ from shardlang.lower import torch_private
 from shardlang.runtime.agreement import gather_bytes
 from shardlang.runtime.groups import group_of
 from shardlang.runtime.handle import ShardTensor
-from shardlang.runtime.reshard import layout
+from shardlang.runtime.reshard import layout_of
 from shardlang.runtime.specs import team_of
 
 
@@ -22,7 +22,7 @@ def check_copies(x: DTensor | ShardTensor) -> Any:
 
     One small collective over the mesh (a digest a rank). Raises ShardlangError (SL0708), the same on all ranks.
     """
-    here = layout(x)
+    here = layout_of(x)
     block = x.block if isinstance(x, ShardTensor) else torch_private.block_of(x)
     team = team_of(x.device_mesh)
     data = block.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

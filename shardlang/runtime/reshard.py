@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
-from shardlang.lower.placements import layout_of, mesh_of, placements_of
+from shardlang.lower.placements import layout_of as layout_at
+from shardlang.lower.placements import mesh_of, placements_of
 from shardlang.runtime import opaque
 from shardlang.runtime.distributed import Running
 from shardlang.runtime.handle import ShardTensor
@@ -164,7 +165,7 @@ def _made(
         if isinstance(x, ShardTensor):
             start = x.layout
         else:
-            start = layout_of(mesh_of(here), tuple(x.placements), tuple(x.shape))
+            start = layout_at(mesh_of(here), tuple(x.placements), tuple(x.shape))
         target = layout_for(spec, tuple(x.shape), mesh_of(there), x.dtype)
         made: Kind = "handle" if placements_of(target) is None else "dtensor"
         given: Kind = "handle" if isinstance(x, ShardTensor) else "dtensor"
@@ -180,11 +181,11 @@ def _made(
     return Route(start, target, (mesh, mesh), x.dtype, ("block", "block"), grads, alias)
 
 
-def layout(x: DTensor | ShardTensor) -> Layout:
+def layout_of(x: DTensor | ShardTensor) -> Layout:
     """The layout of a tensor on a mesh."""
     if isinstance(x, ShardTensor):
         return x.layout
-    return layout_of(mesh_of(x.device_mesh), tuple(x.placements), tuple(x.shape))
+    return layout_at(mesh_of(x.device_mesh), tuple(x.placements), tuple(x.shape))
 
 
 def local(x: DTensor | ShardTensor, grad: Spec | None = None) -> torch.Tensor:
@@ -196,7 +197,7 @@ def local(x: DTensor | ShardTensor, grad: Spec | None = None) -> torch.Tensor:
     Raises ShardlangError (SL0711) where the value is whole over some axis and ``grad`` is not given, unless no gradient
     is wanted.
     """
-    here = layout(x)
+    here = layout_of(x)
     free = here.whole_axes()
     tensor = x.block if isinstance(x, ShardTensor) else x
     wanted = tensor.requires_grad and torch.is_grad_enabled()

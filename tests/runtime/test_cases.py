@@ -126,3 +126,27 @@ def test_cases_29_and_30_a_whole_value_says_how_its_gradient_comes_back(world: W
 def test_a_plan_for_four_ranks_is_an_all_to_all_too() -> None:
     plan = plan_transition(layout(LINE, (8, 8), {0: "r"}), layout(LINE, (8, 8), {1: "r"}))
     assert [s.kind for s in plan.steps] == ["all_to_all"]
+
+
+def fsdp_over_tensor_parallel(rows: int) -> list[Any]:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = torch_mesh((2, 2), ("dp", "tp"))
+    model = torch.nn.Linear(4, rows, bias=False)
+    weight = torch.arange(float(rows * 4)).view(rows, 4)
+    model.weight = torch.nn.Parameter(distribute_tensor(weight, mesh["tp"], [Shard(0)]))
+    fully_shard(model, mesh=mesh["dp"])
+    stored = model.weight
+    whole = sl.reshard(stored, "[n d]")
+    columns = sl.reshard(stored, "[n d/tp/dp]")
+    return [
+        str(sl.layout_of(stored)),
+        torch.equal(whole.to_local(), weight),
+        torch.equal(columns.full_tensor(), weight),
+    ]
+
+
+@pytest.mark.parametrize("rows", [8, 7])
+def test_parameters_that_fsdp_cut_within_tensor_parallel_blocks(world: World, rows: int) -> None:
+    cut = "/tp/dp" if rows == 8 else "/~tp/~dp"
+    assert world.run(fsdp_over_tensor_parallel, rows) == [[f"[{rows}{cut} 4]", True, True]] * 4
