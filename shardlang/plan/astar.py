@@ -90,8 +90,11 @@ class _Search:
 
     def look(self, state: State, cost: int, after: State) -> None:
         """Takes the step from one state, reached at a cost, to another, if it may be on the best path."""
-        low = self.low(after)
-        if (self.best is not None and cost + low >= self.best) or self.reached.get(after, cost + 1) <= cost:
+        low = self.lows.get(after)
+        if low is None:
+            low = self.low(after)
+        best = self.best
+        if (best is not None and cost + low >= best) or self.reached.get(after, cost + 1) <= cost:
             return
         if not fits(self.costs, after):
             return
@@ -100,7 +103,7 @@ class _Search:
         if edge is None:
             return
         total = cost + edge[0]
-        if total >= self.reached.get(after, total + 1) or (self.best is not None and total + low >= self.best):
+        if total >= self.reached.get(after, total + 1) or (best is not None and total + low >= best):
             return
         self.reached[after] = total
         self.came[after] = (state, edge)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 from attrs import frozen
 
@@ -38,6 +39,46 @@ class View:
 def faults(plan: Plan) -> tuple[str, ...]:
     """Everything that is wrong with a plan; nothing if it is what it says."""
     return tuple(_faults(plan))
+
+
+def certificate(plan: Plan) -> dict[str, Any]:
+    """What there is to check: states with their runs by formula, bytes by rank, bound, gap and peak; JSON."""
+    states = [plan.source, *(s.target for s in plan.steps)]
+    return {
+        "hash": plan.hash,
+        "states": [{"layout": str(x), "mesh": str(x.mesh), "runs": list(formulas(x))} for x in states],
+        "received_by_rank": {str(r): n for r, n in sorted(received_by_rank(plan).items())},
+        "bytes_bound": plan.bytes_bound,
+        "bound": plan.bound,
+        "cost": plan.cost,
+        "gap": plan.gap,
+        "complete": plan.complete,
+        "largest_array_ratio": plan.largest_array_ratio,
+        "live_peak_bytes": plan.live_peak_bytes,
+    }
+
+
+def formulas(layout: Layout) -> tuple[str, ...]:
+    """The indices of each dim that a rank holds, from its coordinates: ``2048*a + 512*b + [0, 512)``."""
+    found = []
+    for dim in layout.canonical():
+        low, terms = 1, []
+        for i, digit in enumerate(reversed(dim.digits)):
+            if digit.axis is not None:
+                at = digit.axis if digit.divisor == 1 else f"({digit.axis} // {digit.divisor} % {digit.size})"
+                if digit.divisor == 1 and layout.mesh.axis(digit.axis).size != digit.size:
+                    at = f"({digit.axis} % {digit.size})"
+                terms.append(at if low == 1 else f"{low}*{at}")
+            elif i == 0:
+                terms.append(f"[0, {digit.size})")
+            else:
+                terms.append(f"{low}*[0, {digit.size})")
+            low *= digit.size
+        if not dim.digits or dim.digits[-1].axis is not None:
+            terms.insert(0, "[0, 1)")
+        text = " + ".join(reversed(terms))
+        found.append(text + "".join(f", chunk {axis} of {ways}" for axis, ways in dim.flat))
+    return tuple(found)
 
 
 def received_by_rank(plan: Plan) -> dict[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import zip_longest
 
 from shardlang.plan.problem import SHIFT, Question, Slots, State, primes
 from shardlang.plan.steps import Kind
@@ -125,28 +126,30 @@ def between(costs: Costs, x: State, y: State) -> Edge | None:
     """
     if y[1] & ~x[1]:
         return None
-    came, left, swapped, aligned = 0, 0, [], True
-    moved = 0
+    came, left = 0, 0
+    swapped: list[tuple[int, int]] = []
+    aligned = True
     size = costs.size
-    for a, b in zip(x[0], y[0], strict=True):
+    for a, b in zip(x[0], y[0]):  # noqa: B905  # the innermost loop; both have a tuple a slot
         if a == b:
-            for i in a:
-                moved |= 1 << i
             continue
-        even = True
-        for i in range(max(len(a), len(b))):
-            p = a[i] if i < len(a) else -1
-            q = b[i] if i < len(b) else -1
-            if p == q:
-                moved |= 1 << p
-            elif q < 0:
-                left |= 1 << p
-            elif p < 0:
-                came |= 1 << q
-            else:
-                swapped.append((p, q))
-                even = even and size[p] == size[q]
-        aligned = aligned and (even or len(a) == 0 or len(b) == 0)
+        if not a and len(b) == 1:
+            came |= 1 << b[0]
+        elif not b and len(a) == 1:
+            left |= 1 << a[0]
+        else:
+            even = True
+            for p, q in zip_longest(a, b, fillvalue=-1):
+                if p == q:
+                    continue
+                if q < 0:
+                    left |= 1 << p
+                elif p < 0:
+                    came |= 1 << q
+                else:
+                    swapped.append((p, q))
+                    even = even and size[p] == size[q]
+            aligned = aligned and (even or not a or not b)
     reduced = x[1] & ~y[1]
     if not swapped:
         if not left and not reduced:
@@ -165,7 +168,7 @@ def between(costs: Costs, x: State, y: State) -> Edge | None:
         return None
     if not left and not came and not reduced:
         return _permute(costs, costs.block(x), swapped)
-    return _exchange(costs, x[1], y[1], moved, came, left, swapped)
+    return _exchange(costs, costs.mask_of(x[0]) | x[1], costs.mask_of(y[0]) | y[1], x[1], y[1], came, left, swapped)
 
 
 _FREE: Edge = (0, "slice", 0, 0, 0)
@@ -227,20 +230,26 @@ def _permute(costs: Costs, block: int, swapped: list[tuple[int, int]]) -> Edge:
 
 
 def _exchange(
-    costs: Costs, owed: int, stays: int, same: int, came: int, left: int, swapped: list[tuple[int, int]]
+    costs: Costs,
+    cut_x: int,
+    cut_y: int,
+    owed: int,
+    stays: int,
+    came: int,
+    left: int,
+    swapped: list[tuple[int, int]],
 ) -> Edge | None:
     """Every rank receives what it lacks, from the nearest holders, who share the demands evenly (``exchange``).
 
-    ``owed`` atoms are pending before and ``stays`` of them after; ``same`` atoms cut what they cut; ``came`` and
-    ``left`` cut a free digit in one state only; ``swapped`` are the digits that one atom cuts before and another
-    after. Elements are counted with their pending parts.
+    ``cut_x`` and ``cut_y`` are the atoms that cut or are pending before and after, ``owed`` and ``stays`` the pending
+    ones; ``came`` and ``left`` cut a free digit in one state only; ``swapped`` are the digits that one atom cuts before
+    and another after. Elements are counted with their pending parts.
     """
     product = costs.product
     from_atoms = to_atoms = 0
     for a, b in swapped:
         from_atoms |= 1 << a
         to_atoms |= 1 << b
-    cut_x, cut_y = same | left | from_atoms | owed, same | came | to_atoms | stays
     left |= owed & ~stays
     total = costs.numel * costs.element * product(owed)
     wanted = total // product(cut_y)

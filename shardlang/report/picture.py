@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from attrs import frozen
 
 from shardlang.layout import Layout
+from shardlang.plan.certificate import formulas
 
 RANKS, CELLS = 64, 24
 """Beyond so many ranks, or cells along a side, a picture says less than the spec."""
@@ -80,7 +81,7 @@ def picture_text(layout: Layout) -> list[str]:
     """The grid in characters, one line a string."""
     grid = picture(layout)
     if grid is None:
-        return [f"({layout.mesh.size} ranks, {layout.block_numel()} elements each)"]
+        return [f"dim {d}: {text}" for d, text in enumerate(formulas(layout))]
     texts = [[ranks_text(c) or "-" for c in row] for row in grid.cells]
     heads = list(grid.columns) if len(grid.columns) > 1 else [""]
     width = max(3, *(len(t) for row in texts for t in row), *(len(h) for h in heads))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
-from shardlang.plan.certificate import faults, received_by_rank
+from shardlang.layout import Cut, Dim, Factor, Layout
+from shardlang.plan.certificate import certificate, faults, formulas, received_by_rank
 from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from shardlang.plan.steps import Step
@@ -85,3 +86,24 @@ def test_bytes_by_rank_are_counted_anew() -> None:
     by_rank = received_by_rank(plan)
     assert max(by_rank.values()) == plan.bytes_received
     assert min(by_rank.values()) < plan.bytes_received
+
+
+def test_runs_are_told_by_formula() -> None:
+    layout = layout_of(MESH, (4096, 64), "ab", "")
+    assert formulas(layout) == ("2048*a + 512*b + [0, 512)", "[0, 64)")
+    fused = Layout(MESH, (Dim((Factor(3), Factor(8, ("b",)))), Dim((Factor(7),), (Cut("a", uneven=True),))))
+    assert formulas(fused) == ("8*[0, 3) + 2*b + [0, 2)", "[0, 7), chunk a of 2")
+    for d, text in enumerate(formulas(layout)):
+        for rank in MESH.ranks:
+            at = {a.name: MESH.coordinate(rank, a.name) for a in MESH.axes}
+            start, _, stop = text.partition("[0, ")
+            low = eval(start.rstrip(" +") or "0", {}, at)
+            assert layout.runs(rank)[d] == ((low, low + int(stop.rstrip(")"))),)
+
+
+def test_a_certificate_says_what_there_is_to_check() -> None:
+    plan = PLANS["exchange"]
+    said = certificate(plan)
+    assert len(said["states"]) == len(plan.steps) + 1
+    assert set(said["received_by_rank"]) == {str(r) for r in MESH.ranks}
+    assert said["gap"] == plan.gap
