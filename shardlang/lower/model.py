@@ -125,9 +125,9 @@ def _groups(
     """The ``fully_shard`` calls for a declared group, bottom up.
 
     FSDP2 wants one dtype among a group's trained parameters, so that modules whose own are of another dtype than most
-    get a group of their own. Scalars have no dim to be stored in parts by and stay out.
+    get a group of their own. What has no parts stays out: scalars, and parameters of which some rank's block is empty.
     """
-    members = [parameters[n] for n in group.parameters if n in parameters and parameters[n].shape]
+    members = [parameters[n] for n in group.parameters if n in parameters and _has_parts(parameters[n])]
     ranks = math.prod(mesh.axis(a).size for a in _leaves(group.line.over, mesh))
     sizes: dict[str, int] = {}
     for p in members:
@@ -147,6 +147,11 @@ def _groups(
         yield _group(module, tuple(own), group, mesh, ranks)
     rest = tuple(p for p in members if p.name.rpartition(".")[0] not in odd)
     yield _group(group.module, rest, group, mesh, ranks)
+
+
+def _has_parts(parameter: Parameter) -> bool:
+    last = parameter.layout.mesh.ranks[-1]  # which has the smallest block
+    return bool(parameter.shape) and math.prod(parameter.layout.local_shape(last)) > 0
 
 
 def _group(module: str, members: tuple[Parameter, ...], group: FsdpGroup, mesh: Mesh, ranks: int) -> Group:

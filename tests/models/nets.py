@@ -108,3 +108,30 @@ def vectors(step: int) -> dict[str, Tensor]:
 
 def squares(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
     return (model(batch["x"]) - batch["y"]).square().sum(), batch["x"].shape[0]
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder: its attention has one fused input projection; with a padding mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(DIM, 4, 32, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.embed = nn.Embedding(VOCAB, DIM)
+        self.output = nn.Linear(DIM, VOCAB)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.output(self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0))
+
+
+class Uneven(nn.Module):
+    """Sizes that divide nothing: weights of 5 by 16 and 16 by 5, and one that is empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(DIM, 5, bias=False)
+        self.down = nn.Linear(5, DIM, bias=False)
+        self.nothing = nn.Parameter(torch.zeros(0, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.tanh(self.up(x))) + self.nothing.sum()

@@ -188,3 +188,35 @@ def test_tied_weights_stay_one_parameter(world: World, spec: str, more: str) -> 
     found = agree(world, text, nets.Tied, nets.tied_tokens, nets.next_token)
     assert found.holds()
     assert found.parameters == 3
+
+
+ENCODER = """
+mesh m = dp:4
+model e on m {
+  param otherwise : whole
+  call root (tokens: [n/dp s]) -> [n/dp s v]
+  fsdp encoder.layers.* over dp
+  fsdp root over dp { reshard no }
+}
+"""
+
+
+def test_the_encoder_of_torch_itself_trains_alike(world: World) -> None:
+    assert agree(world, ENCODER, nets.Encoder, nets.tokens, nets.next_token).holds()
+
+
+UNEVEN = """
+mesh m = dp:2 * tp:2
+model u on m {{
+  param up.weight   : [f/~tp d]
+  param down.weight : [d f/~tp]
+  param otherwise   : whole
+  call root (x: [n/dp d]) -> [n/dp d]
+  {more}
+}}
+"""
+
+
+@pytest.mark.parametrize("more", ["", "fsdp root over dp"])
+def test_weights_that_do_not_divide_are_split_all_the_same(world: World, more: str) -> None:
+    assert agree(world, UNEVEN.format(more=more), nets.Uneven, nets.vectors, nets.squares).holds()
