@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Dim, Factor, Layout
 from shardlang.mesh import Axis, Mesh
-from shardlang.runtime.checkpoint_files import METADATA, SUFFIX, CheckpointReader, read_metadata
-from shardlang.runtime.checkpoint_plan import MARK
+from shardlang.runtime.checkpoint_files import METADATA, SUFFIX, CheckpointReader, CheckpointWriter, read_metadata
+from shardlang.runtime.checkpoint_plan import MARK, BlockLoadPlanner, BlockSavePlanner
 from shardlang.runtime.simulate import shard
+from shardlang.runtime.state import Block
 from tests.state.layouts import fused, layouts, meshes
 from tests.state.simulated import load_rank, numbered, save_all
 
@@ -200,3 +201,15 @@ def test_chunks_that_are_not_stored_are_named(tmp_path: Path) -> None:
     with pytest.raises(ShardlangError) as caught:
         load(tmp_path, layout)
     assert caught.value.codes == ("SL0764",)
+
+
+def test_the_planners_serve_torchs_own_save_and_load(tmp_path: Path) -> None:
+    layout = Layout.whole(Mesh("one", ()), (4, 3))
+    state = {"w": Block(numbered((4, 3)), layout, 0), "step": 5}
+    again = {"w": Block(torch.zeros(4, 3), layout, 0), "step": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path, 0), planner=BlockSavePlanner(), no_dist=True)
+        dcp.load(again, storage_reader=CheckpointReader(tmp_path), planner=BlockLoadPlanner(), no_dist=True)
+    assert torch.equal(again["w"].local, numbered((4, 3)))
+    assert again["step"] == 5
