@@ -16,6 +16,8 @@ than the mesh's, fused factors, flat and uneven cuts, empty blocks, pending redu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -133,3 +135,14 @@ def _factors(draw: st.DrawFn, size: int) -> tuple[int, ...]:
         return (0,)
     first = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
     return (size,) if first in (1, size) else (first, size // first)
+
+
+def check_rule(text: str | None, function: Callable[..., Any], *tensors: Any, tolerance: float = 1e-5) -> None:
+    """Tries an operator's rule (``text``, or the registered one for ``None``) on random layouts of ``tensors``.
+
+    ``function(*tensors)`` calls the operator. All ranks are simulated; values and gradients are compared with one
+    device. Raises ShardlangError: SL0517 with the layouts on which the rule is wrong.
+    """
+    from shardlang.runtime.user_rules import check_rule as check
+
+    check(text, function, *tensors, tolerance=tolerance)

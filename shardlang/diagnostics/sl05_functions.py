@@ -332,3 +332,12 @@ def no_open_axis(function: str, argument: str, mesh: str, span: Span | None) -> 
         notes=(f"the mesh is {mesh}; an axis must be unused in the tensor, of more than one rank, and divide the dim",),
         helps=("write the axis, or leave the dim whole",),
     )
+
+
+@message("SL0528", "an argument lives on another mesh than the function")
+def other_mesh(function: str, argument: str, given: str, declared: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"argument `{argument}` of `{function}` lives on the mesh {given}, and the function is for {declared}",
+        span=span,
+        helps=("bring it over with `sl.reshard(x, spec, mesh)`, or decorate the function with the tensor's own mesh",),
+    )

@@ -242,6 +242,11 @@ class ShardedFunction:
 
     def _argument(self, arg: Arg, tensor: Tensor | _Placed, declared: Layout, sizes: Sizes) -> Argument:
         shape = tuple(tensor.shape)
+        if isinstance(tensor, DTensor | ShardTensor) and mesh_of(tensor.device_mesh) != self.mesh:
+            given = str(mesh_of(tensor.device_mesh))
+            raise ShardlangError(
+                sl05_functions.other_mesh(self.declared.name, arg.name, given, str(self.mesh), arg.span)
+            )
         if isinstance(tensor, DTensor):
             layout = layout_of(self.mesh, tensor.placements, shape)
         elif isinstance(tensor, ShardTensor | _Placed):
