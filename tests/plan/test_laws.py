@@ -222,4 +222,4 @@ def test_a_larger_mesh_is_no_more_work_to_plan_on_than_a_small_one() -> None:
         return entered
 
     calls(2)
-    assert calls(128) < 20 * calls(4)
+    assert calls(128) < 2 * calls(4)  # primes of the sizes: seven twos beside two
