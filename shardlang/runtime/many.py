@@ -1,39 +1,39 @@
 """``sl.reshard_many``: many tensors at once, the small ones packed, so that collectives grow with groups, not tensors.
 
-The first steps of all plans come first, then the second ones. Small steps of one kind, group and dtype share flat
-buffers of bounded size; large ones go by themselves, a few under way at a time. Every rank packs alike, since what goes
-where is worked out from layouts alone.
+What is packed with what is planned (``plan.bundle``): small steps of one kind, group and dtype share flat buffers of
+bounded size; large ones go by themselves, a few under way at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from shardlang.lower import torch_private
+from shardlang.plan.bundle import plan_bundle
+from shardlang.plan.plan import Plan
 from shardlang.runtime import agreement, collectives
 from shardlang.runtime.blocks import read_into
-from shardlang.runtime.collectives import Label
 from shardlang.runtime.crossing import Crossing, assembled
 from shardlang.runtime.distributed import ReadyPlan
 from shardlang.runtime.faults import guarded
 from shardlang.runtime.handle import ShardTensor
-from shardlang.runtime.reduce import combine
+from shardlang.runtime.reduce import combine, scaled
 from shardlang.runtime.reshard import dressed, route_of
 from shardlang.runtime.route import Route
 from shardlang.runtime.specs import Spec
 from shardlang.runtime.steps import Local, Sending, gathers
 from shardlang.runtime.transfers import AllReduce
 
-SMALL = 1 << 20
-"""Bytes of the larger end of a step up to which it is packed."""
-BUCKET = 16 << 20
-"""Bytes of a packed buffer, at most (one step that is larger has a buffer of its own)."""
+_KEPT = 256
+"""Packings that are kept."""
 UNDER_WAY = 4
 """How many large steps are under way at a time."""
 
@@ -133,28 +133,52 @@ def _run(todo: Sequence[tuple[ReadyPlan, torch.Tensor]]) -> list[torch.Tensor]:
     """Takes every block through its plan's steps, the first steps of all, then the second ones."""
     now = [block for _, block in todo]
     steps = [plan.steps() if plan.involved else [] for plan, _ in todo]
-    for depth in range(max((len(s) for s in steps), default=0)):
-        small: dict[Any, list[int]] = {}
-        large: list[int] = []
+    for depth, packs in enumerate(_packs([plan.plan for plan, _ in todo])):
         for i, own in enumerate(steps):
-            if depth >= len(own):
-                continue
-            step = own[depth]
+            step = own[depth] if depth < len(own) else None
             if isinstance(step, Local):
-                now[i] = step.finish(step.start(now[i], None))
-            elif _size(step, now[i].element_size()) <= SMALL:
-                small.setdefault(_kind(step, now[i].dtype), []).append(i)
-            else:
-                large.append(i)
-        for members in small.values():
-            for bucket in _buckets(members, [_size(steps[i][depth], now[i].element_size()) for i in members]):
-                plan = todo[bucket[0]][0]
-                with guarded(plan, depth):
+                now[i] = step.run(now[i])
+        alone: list[int] = []
+        for pack in packs:
+            members = [i for i in pack if steps[i]]
+            if len(pack) == 1:
+                alone += members
+                continue
+            for bucket in _of_one_group(members, depth, steps):
+                with guarded(todo[bucket[0]][0], depth):
                     results = _packed([_sending(steps[i][depth]) for i in bucket], [now[i] for i in bucket])
                 for i, result in zip(bucket, results, strict=True):
                     now[i] = result
-        _one_by_one(large, depth, todo, steps, now)
+        _one_by_one(alone, depth, todo, steps, now)
     return now
+
+
+_planned: dict[tuple[str, ...], tuple[tuple[tuple[int, ...], ...], ...]] = {}
+
+
+def _packs(plans: Sequence[Plan]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """For each depth of steps, the tensors of each collective."""
+    key = tuple(plan.hash for plan in plans)
+    found = _planned.get(key)
+    if found is None:
+        bundle = plan_bundle([(p.source, p.target, p.dtype) for p in plans])
+        depths = max((len(p.steps) for p in plans), default=0)
+        found = tuple(
+            tuple(tuple(i for i, _ in c.members) for c in bundle.collectives if c.members[0][1] == depth)
+            for depth in range(depths)
+        )
+        if len(_planned) >= _KEPT:
+            _planned.clear()
+        _planned[key] = found
+    return found
+
+
+def _of_one_group(members: Sequence[int], depth: int, steps: Sequence[Sequence[Local | Sending]]) -> list[list[int]]:
+    """Members whose ranks hear from each other along the same axes: all of them, as a rule."""
+    groups: dict[Any, list[int]] = {}
+    for i in members:
+        groups.setdefault(_sending(steps[i][depth]).cross.over, []).append(i)
+    return list(groups.values())
 
 
 def _one_by_one(
@@ -185,38 +209,6 @@ def _sending(step: Local | Sending) -> Sending:
     return step
 
 
-def _size(step: Local | Sending, itemsize: int) -> int:
-    """Bytes of the larger end of a step, on the rank that has most: the same on every rank."""
-    return max(step.step.source.block_numel(), step.step.target.block_numel()) * itemsize
-
-
-def _kind(step: Sending, dtype: torch.dtype) -> Any:
-    """What steps must have in common to share a buffer; told by layouts, so that it is the same on every rank."""
-    cross = step.cross
-    if isinstance(step, AllReduce):
-        how: Any = ("all_reduce", cross.op, cross.divide)
-    elif gathers(cross):
-        how = "all_gather"
-    elif cross.step.kind == "reduce_scatter":
-        how = ("reduce_scatter", cross.op, cross.divide)
-    else:
-        how = "pieces"
-    return how, cross.step.source.mesh, cross.step.target.mesh, cross.over, dtype
-
-
-def _buckets(members: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    bucket: list[int] = []
-    filled = 0
-    for i, size in zip(members, sizes, strict=True):
-        if bucket and filled + size > BUCKET:
-            yield bucket
-            bucket, filled = [], 0
-        bucket.append(i)
-        filled += size
-    if bucket:
-        yield bucket
-
-
 def _packed(steps: Sequence[Sending], blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """One collective for all steps of one kind."""
     first = steps[0]
@@ -225,8 +217,9 @@ def _packed(steps: Sequence[Sending], blocks: Sequence[torch.Tensor]) -> list[to
     crosses = [s.cross for s in steps]
     if isinstance(first, AllReduce):
         flat = torch.cat([b.reshape(-1) for b in blocks])
-        total = first.finish(first.start(flat, None))
-        return [p.view(b.shape).clone() for p, b in zip(total.split([b.numel() for b in blocks]), blocks, strict=True)]
+        total = AllReduce(evolve(first.cross, divide=1)).run(flat)
+        parts = zip(total.split([b.numel() for b in blocks]), crosses, blocks, strict=True)
+        return [scaled(part, Fraction(1, c.divide)).view(b.shape) for part, c, b in parts]
     if gathers(first.cross):
         return _gathered(crosses, blocks)
     return _exchanged(crosses, blocks)
@@ -236,7 +229,7 @@ def _gathered(crosses: Sequence[Crossing], blocks: Sequence[torch.Tensor]) -> li
     group = crosses[0].group
     given = torch.cat([b.reshape(-1) for b in blocks])
     got = given.new_empty(group.size, given.numel())
-    collectives.all_gather(group, _label(crosses), got.view(-1), given).wait()
+    collectives.all_gather(group, crosses[0].label, got.view(-1), given).wait()
     results, at = [], 0
     for cross, block in zip(crosses, blocks, strict=True):
         mine: list[torch.Tensor | None] = list(got[:, at : at + block.numel()])
@@ -259,23 +252,15 @@ def _exchanged(crosses: Sequence[Crossing], blocks: Sequence[torch.Tensor]) -> l
                 read_into(given[at : at + size], block, source)
             at += size
     got = given.new_empty(sum(map(sum, due)))
-    work = collectives.all_to_all(group, _label(crosses), got, given, [sum(d) for d in due], [sum(s) for s in sizes])
+    work = collectives.all_to_all(group, crosses[0].label, got, given, [sum(d) for d in due], [sum(s) for s in sizes])
     work.wait()
-    if all(c.whole and c.step.kind == "reduce_scatter" for c in crosses):
-        first = crosses[0]
-        total = combine(got.view(group.size, -1).unbind(0), first.op, divide=first.divide)
-        split = total.split(list(due[0]))
-        return [part.view(c.shape).clone() for part, c in zip(split, crosses, strict=True)]
+    if all(c.whole for c in crosses):
+        total = combine(got.view(group.size, -1).unbind(0), crosses[0].op, divide=1)
+        split = zip(total.split(list(due[0])), crosses, strict=True)
+        return [scaled(part, Fraction(1, c.divide)).view(c.shape) for part, c in split]
     pieces = [part.split(d) for part, d in zip(got.split([sum(d) for d in due]), due, strict=True)]
     results = []
     for t, (cross, block) in enumerate(zip(crosses, blocks, strict=True)):
         mine: list[torch.Tensor | None] = [pieces[m][t] for m in range(group.size)]
         results.append(assembled(cross, mine, block.new_empty(cross.shape)))
     return results
-
-
-def _label(crosses: Iterable[Crossing]) -> Label:
-    """The kind of all, or ``exchange`` where they differ."""
-    labels = {(c.label.kind, c.label.axes) for c in crosses}
-    kind, axes = min(labels)
-    return Label(kind if len({k for k, _ in labels}) == 1 else "exchange", axes)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import shardlang as sl
-from shardlang.runtime import many
+from shardlang.plan import bundle
 from shardlang.runtime.record import Recorder
 from tests.world import World, torch_mesh
 
@@ -34,18 +34,40 @@ def each_alike() -> list[str]:
         first = wanted[i // 8]
         specs.append("[...]" if first == "..." else "[_/" + first + " _" * (len(shape) - 1) + "]")
     alone = [sl.reshard(x, s) for x, s in zip(tensors, specs, strict=True)]
-    many.BUCKET, usual = 1 << 10, many.BUCKET
+    bundle.BUCKET, usual = 1 << 10, bundle.BUCKET
     try:
         with Recorder() as recorder:
             together = sl.reshard_many(tensors, specs)
     finally:
-        many.BUCKET = usual
+        bundle.BUCKET = usual
     wrong = [
         f"{i} {specs[i]}"
         for i, (a, b) in enumerate(zip(alone, together, strict=True))
         if type(a) is not type(b) or not torch.equal(a.to_local(), b.to_local()) or a.dtype != b.dtype
     ]
-    return wrong if len(recorder.issued) < len(tensors) else ["nothing was packed"]
+    if len(recorder.issued) >= len(tensors):
+        return ["nothing was packed"]
+    return wrong
+
+
+def as_planned() -> list[bool]:
+    """What is issued is what ``plan.bundle`` says, in kind, order and bytes."""
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    xs = [distribute_tensor(torch.ones(8 * i, 8), mesh, [Shard(0), Replicate()]) for i in range(1, 9)]
+    specs = ["[n d]", "[n d/a]", "[n/a d/b]", "[n/b d]"] * 2
+    ends = [(sl.layout_of(x), sl.layout_of(sl.reshard(x, s)), "f32") for x, s in zip(xs, specs, strict=True)]
+    planned = bundle.plan_bundle(ends)
+    with Recorder() as recorder:
+        sl.reshard_many(xs, specs)
+    issued = [(i.kind, i.axes) for i in recorder.issued]
+    return [
+        issued == [(c.kind, c.axes) for c in planned.collectives],
+        recorder.bytes_received <= planned.bytes_received,
+    ]
+
+
+def test_what_is_issued_is_the_planned_bundle(world: World) -> None:
+    assert world.run(as_planned) == [[True, True]] * 4
 
 
 def test_each_tensor_is_as_if_alone(world: World) -> None:
@@ -67,7 +89,7 @@ def gradients_reduced() -> tuple[int, int, bool]:
 def test_64_pending_tensors_are_one_collective(world: World) -> None:
     for count, largest, right in world.run(gradients_reduced):
         assert (count, right) == (1, True)
-        assert largest <= 2 * many.BUCKET
+        assert largest <= 2 * bundle.BUCKET
 
 
 def differentiable() -> list[bool]:
