@@ -16,8 +16,9 @@ from attrs import frozen
 
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs, Edge, between, log2
-from shardlang.plan.moves import every_state, fits, homeward, is_goal, neighbours, stations, whole
+from shardlang.plan.moves import every_state, fits, homeward, is_goal, neighbours, whole
 from shardlang.plan.problem import Question, State
+from shardlang.plan.stations import stations
 
 DIVE, LOOKS = 400, 2500
 """Steps whose price is asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""

@@ -8,32 +8,31 @@ all are looked at; of more (over the axes that matter) a fixed sample, against a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from attrs import frozen
-
-from shardlang.layout import Dim, Layout
-from shardlang.mesh import PICO, Mesh
+from shardlang.layout import Layout
+from shardlang.mesh import PICO
+from shardlang.plan.blocks import (
+    RANKS,
+    Box,
+    View,
+    common,
+    coordinate,
+    groups,
+    largest,
+    merged,
+    ranks_of,
+    size_of,
+    used_axes,
+    view,
+    volume,
+)
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import Step
 
-RANKS = 128
 WAIVED = 1 << 20
-
-Runs = tuple[tuple[int, int], ...]
-Box = tuple[Runs, ...]
-
-
-@frozen
-class View:
-    """A layout as the checker sees it: each rank's box, and its coordinates on the pending axes."""
-
-    boxes: dict[int, Box]
-    owed: tuple[tuple[str, str], ...]
-    parts: dict[int, tuple[int, ...]]
-    numel: int
 
 
 def faults(plan: Plan) -> tuple[str, ...]:
@@ -85,8 +84,8 @@ def received_by_rank(plan: Plan) -> dict[int, int]:
     """The bytes that each rank receives over all steps, counted anew."""
     total: dict[int, int] = {}
     for step in plan.steps:
-        ranks = _ranks(step)
-        found = _received(step, _view(step.source, ranks), _view(step.target, ranks), plan.itemsize)
+        ranks = ranks_of(step)
+        found = _received(step, view(step.source, ranks), view(step.target, ranks), plan.itemsize)
         for rank, n in found.items():
             total[rank] = total.get(rank, 0) + n
     return total
@@ -101,8 +100,8 @@ def _faults(plan: Plan) -> Iterator[str]:
             return
     received = 0
     for i, step in enumerate(plan.steps, 1):
-        ranks = _ranks(step)
-        before, after = _view(step.source, ranks), _view(step.target, ranks)
+        ranks = ranks_of(step)
+        before, after = view(step.source, ranks), view(step.target, ranks)
         wrong = list(_meaning(step, before, after))
         yield from (f"step {i}, {step.kind} over {'/'.join(step.axes)}: {w}" for w in wrong)
         if wrong:
@@ -112,141 +111,23 @@ def _faults(plan: Plan) -> Iterator[str]:
     yield from _totals(plan, received)
 
 
-def _ranks(step: Step) -> tuple[int, ...]:
-    """The ranks to look at: all, or of many a fixed sample: every coordinate of the step's own axes as far as that is
-    bearable, and of others that matter the first two and the last."""
-    mesh = step.source.mesh
-    if max(mesh.size, step.target.mesh.size) <= RANKS or step.target.mesh.axes != mesh.axes:
-        return tuple(sorted({*mesh.ranks[:RANKS], *step.target.mesh.ranks[:RANKS]}))
-    tops = {mesh.parent(a) or a for a in step.axes}
-    names = tops | {mesh.parent(a) or a for x in (step.source, step.target) for a in _used(x)}
-    ranks = {mesh.first_rank}
-    for axis in sorted(mesh.axes, key=lambda a: a.name not in tops):
-        if axis.name in names and axis.size > 1:
-            stride = mesh.stride(axis.name)
-            every = len(ranks) * axis.size <= 4 * RANKS
-            ranks = {r + stride * c for r in ranks for c in (range(axis.size) if every else (0, 1, axis.size - 1))}
-    return tuple(sorted(ranks))
-
-
-def _used(layout: Layout) -> Iterator[str]:
-    for dim in layout.dims:
-        for factor in dim.factors:
-            yield from factor.cuts
-        for cut in dim.flat:
-            yield cut.axis
-    for p in layout.pending:
-        yield p.axis
-
-
-def _coordinate(mesh: Mesh, rank: int, name: str) -> int:
-    return (rank - mesh.first_rank) // mesh.stride(name) % mesh.axis(name).size
-
-
-def _indices(dim: Dim, mesh: Mesh, rank: int) -> Runs:
-    """The indices of a dim that a rank holds, from the definition."""
-    runs: list[tuple[int, int]] = [(0, 1)]
-    for factor in dim.factors:
-        low, high = 0, factor.size
-        for name in factor.cuts:
-            length = (high - low) // mesh.axis(name).size
-            low += _coordinate(mesh, rank, name) * length
-            high = low + length
-        if (low, high) == (0, factor.size):
-            runs = [(a * factor.size, b * factor.size) for a, b in runs]
-        else:
-            runs = [(i * factor.size + low, i * factor.size + high) for a, b in runs for i in range(a, b)]
-    for cut in dim.flat:
-        total = sum(b - a for a, b in runs)
-        step = -(-total // mesh.axis(cut.axis).size)
-        start = min(_coordinate(mesh, rank, cut.axis) * step, total)
-        stop, at, kept = min(start + step, total), 0, []
-        for a, b in runs:
-            lo, hi = max(start, at), min(stop, at + b - a)
-            if lo < hi:
-                kept.append((a + lo - at, a + hi - at))
-            at += b - a
-        runs = kept
-    joined: list[tuple[int, int]] = []
-    for a, b in runs:
-        if joined and joined[-1][1] == a:
-            joined[-1] = (joined[-1][0], b)
-        elif a < b:
-            joined.append((a, b))
-    return tuple(joined)
-
-
-def _view(layout: Layout, ranks: tuple[int, ...]) -> View:
-    mesh = layout.mesh
-    owed = sorted({(leaf, p.op) for p in layout.pending for leaf in mesh.expand(p.axis) if mesh.axis(leaf).size > 1})
-    inside = [r for r in ranks if r in mesh.ranks]
-    boxes = {r: tuple(_indices(d, mesh, r) for d in layout.dims) for r in inside}
-    parts = {r: tuple(_coordinate(mesh, r, a) for a, _ in owed) for r in inside}
-    return View(boxes, tuple(owed), parts, math.prod(math.prod(f.size for f in d.factors) for d in layout.dims))
-
-
-def _volume(box: Box) -> int:
-    return math.prod(sum(b - a for a, b in runs) for runs in box)
-
-
-def _common(left: Box, right: Box) -> int:
-    """How many elements two boxes share."""
-    total = 1
-    for x, y in zip(left, right, strict=True):
-        here = i = j = 0
-        while i < len(x) and j < len(y):
-            here += max(0, min(x[i][1], y[j][1]) - max(x[i][0], y[j][0]))
-            if x[i][1] < y[j][1]:
-                i += 1
-            else:
-                j += 1
-        total *= here
-    return total
-
-
 def _same(left: Layout, right: Layout) -> bool:
     """Do two layouts give every rank the same box and leave the same to be reduced?"""
-    if left.mesh.ranks != right.mesh.ranks or [f for d in left.dims for f in [_size(d)]] != [
-        _size(d) for d in right.dims
+    if left.mesh.ranks != right.mesh.ranks or [f for d in left.dims for f in [size_of(d)]] != [
+        size_of(d) for d in right.dims
     ]:
         return False
     step = Step("slice", (), left, right)
-    ranks = _ranks(step)
-    a, b = _view(left, ranks), _view(right, ranks)
+    ranks = ranks_of(step)
+    a, b = view(left, ranks), view(right, ranks)
     strides = [
         sorted(
             (x.mesh.stride(p.axis), x.mesh.axis(p.axis).size, p.op) for p in x.pending if x.mesh.axis(p.axis).size > 1
         )
         for x in (left, right)
     ]
-    whole = [_merged(s) for s in strides]
+    whole = [merged(s) for s in strides]
     return a.boxes == b.boxes and whole[0] == whole[1]
-
-
-def _size(dim: Dim) -> int:
-    return math.prod(f.size for f in dim.factors)
-
-
-def _merged(axes: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Pending digits of a rank's number, neighbours with one operator joined."""
-    joined: list[tuple[int, int, str]] = []
-    for stride, size, op in axes:
-        if joined and joined[-1][0] * joined[-1][1] == stride and joined[-1][2] == op:
-            joined[-1] = (joined[-1][0], joined[-1][1] * size, op)
-        else:
-            joined.append((stride, size, op))
-    return joined
-
-
-def _groups(step: Step, ranks: tuple[int, ...]) -> list[list[int]]:
-    """The ranks that differ only on the step's axes."""
-    mesh = step.source.mesh
-    groups: dict[int, list[int]] = {}
-    for rank in ranks:
-        offset = sum(_coordinate(mesh, rank, a) * mesh.stride(a) for a in step.axes)
-        groups.setdefault(rank - offset, []).append(rank)
-    full = math.prod(mesh.axis(a).size for a in step.axes)
-    return [g for g in groups.values() if len(g) == full]
 
 
 def _meaning(step: Step, before: View, after: View) -> Iterator[str]:
@@ -281,41 +162,41 @@ def _meaning(step: Step, before: View, after: View) -> Iterator[str]:
 
 def _slice(step: Step, before: View, after: View) -> Iterator[str]:
     for rank, box in after.boxes.items():
-        if rank not in before.boxes or _common(before.boxes[rank], box) != _volume(box):
+        if rank not in before.boxes or common(before.boxes[rank], box) != volume(box):
             yield f"rank {rank} lacks elements that it is to keep"
             return
 
 
 def _gather(step: Step, before: View, after: View) -> Iterator[str]:
-    for group in _groups(step, tuple(after.boxes)):
+    for group in groups(step, tuple(after.boxes)):
         for rank in group:
             box = after.boxes[rank]
-            found = sum(_common(b, box) for b in {before.boxes[q] for q in group})
-            if found != _volume(box) or any(_common(before.boxes[q], box) != _volume(before.boxes[q]) for q in group):
+            found = sum(common(b, box) for b in {before.boxes[q] for q in group})
+            if found != volume(box) or any(common(before.boxes[q], box) != volume(before.boxes[q]) for q in group):
                 yield f"the blocks of {group} do not make up the block of rank {rank}"
                 return
 
 
 def _all_to_all(step: Step, before: View, after: View) -> Iterator[str]:
-    for group in _groups(step, tuple(after.boxes)):
+    for group in groups(step, tuple(after.boxes)):
         for rank in group:
             box = after.boxes[rank]
-            shares = [_common(before.boxes[q], box) for q in group]
-            if len(set(shares)) != 1 or sum(shares) != _volume(box):
-                yield f"rank {rank} gets pieces of {sorted(set(shares))} elements from {group} for {_volume(box)}"
+            shares = [common(before.boxes[q], box) for q in group]
+            if len(set(shares)) != 1 or sum(shares) != volume(box):
+                yield f"rank {rank} gets pieces of {sorted(set(shares))} elements from {group} for {volume(box)}"
                 return
 
 
 def _scatter(step: Step, before: View, after: View) -> Iterator[str]:
-    for group in _groups(step, tuple(after.boxes)):
+    for group in groups(step, tuple(after.boxes)):
         block = before.boxes[group[0]]
         boxes = [after.boxes[q] for q in group]
         if any(before.boxes[q] != block for q in group):
             yield f"the ranks {group} do not hold parts of the same block"
             return
-        volumes = {_volume(b) for b in boxes}
+        volumes = {volume(b) for b in boxes}
         apart = len(set(boxes)) == len(boxes) or volumes == {0}
-        if len(volumes) != 1 or not apart or sum(_common(block, b) for b in boxes) != _volume(block):
+        if len(volumes) != 1 or not apart or sum(common(block, b) for b in boxes) != volume(block):
             yield f"the new blocks of {group} are no equal cut of the old one"
             return
 
@@ -328,7 +209,7 @@ def _all_reduce(step: Step, before: View, after: View) -> Iterator[str]:
 def _permute(step: Step, before: View, after: View) -> Iterator[str]:
     if step.source.mesh.size <= RANKS and sorted(before.boxes.values()) != sorted(after.boxes.values()):
         yield "the new blocks are not the old ones in another order"
-    elif len({_volume(b) for b in (*before.boxes.values(), *after.boxes.values())}) > 1:
+    elif len({volume(b) for b in (*before.boxes.values(), *after.boxes.values())}) > 1:
         yield "blocks differ in size"
 
 
@@ -344,7 +225,7 @@ def _exchange(step: Step, before: View, after: View) -> Iterator[str]:
         return
     for rank, box in after.boxes.items():
         there = sets.get(after.parts[rank], set())
-        if sum(_common(b, box) for _, b in there) != parts * _volume(box):
+        if sum(common(b, box) for _, b in there) != parts * volume(box):
             yield f"what rank {rank} needs is not what there is to have"
             return
 
@@ -363,19 +244,19 @@ def _scale(step: Step, before: View, after: View) -> Iterator[str]:
 
 def _mask(step: Step, before: View, after: View) -> Iterator[str]:
     mesh = step.source.mesh
-    cut = {leaf for a in _used(step.source) for leaf in mesh.expand(a)} - {a for a, _ in before.owed}
+    cut = {leaf for a in used_axes(step.source) for leaf in mesh.expand(a)} - {a for a, _ in before.owed}
     fresh = {x for x in after.owed if x not in before.owed}
     leaves = {leaf for a in step.axes for leaf in mesh.expand(a) if mesh.axis(leaf).size > 1}
     if {a for a, _ in fresh} != leaves or any(op != step.op for _, op in fresh):
         yield f"the axes that become pending are {sorted(fresh)}, not {sorted(leaves)} with {step.op}"
         return
-    for group in _groups(step, tuple(after.boxes)):
-        keepers = [q for q in group if all(_coordinate(mesh, q, a) == 0 for a in leaves - cut)]
+    for group in groups(step, tuple(after.boxes)):
+        keepers = [q for q in group if all(coordinate(mesh, q, a) == 0 for a in leaves - cut)]
         box = after.boxes[group[0]]
         if any(after.boxes[q] != box for q in group):
             yield f"the ranks {group} do not hold parts of the same block"
             return
-        if sum(_common(before.boxes[q], box) for q in keepers) != _volume(box):
+        if sum(common(before.boxes[q], box) for q in keepers) != volume(box):
             yield f"each element is not held by exactly one of {group}"
             return
 
@@ -387,9 +268,9 @@ def _received(step: Step, before: View, after: View, itemsize: int) -> dict[int,
     parts = math.prod(step.source.mesh.axis(a).size for a in gone)
     found: dict[int, int] = {}
     for rank, box in after.boxes.items():
-        need, own = _volume(box) * itemsize, 0
+        need, own = volume(box) * itemsize, 0
         if rank in before.boxes:
-            own = _common(before.boxes[rank], box) * itemsize
+            own = common(before.boxes[rank], box) * itemsize
         found[rank] = {
             "all_gather": need - own,
             "all_to_all": need - own,
@@ -426,10 +307,10 @@ def _figures(step: Step, before: View, after: View, itemsize: int) -> Iterator[s
 def _totals(plan: Plan, received: int) -> Iterator[str]:
     if plan.bytes_received > received:
         yield f"it says that {plan.bytes_received} bytes are received; its steps come to {received}"
-    views = [_view(x, _ranks(Step("slice", (), plan.source, plan.target))) for x in (plan.source, plan.target)]
+    views = [view(x, ranks_of(Step("slice", (), plan.source, plan.target))) for x in (plan.source, plan.target)]
     if not views[0].owed and not views[1].owed:
         lacks = [
-            _volume(box) - (_common(views[0].boxes[r], box) if r in views[0].boxes else 0)
+            volume(box) - (common(views[0].boxes[r], box) if r in views[0].boxes else 0)
             for r, box in views[1].boxes.items()
         ]
         missing = max(lacks, default=0) * plan.itemsize
@@ -445,15 +326,10 @@ def _totals(plan: Plan, received: int) -> Iterator[str]:
         or (plan.gap == 0 and not plan.complete and plan.bound < plan.cost)
     ):
         yield f"a bound of {plan.bound} and a cost of {plan.cost} give no gap of {plan.gap}"
-    sizes = [_largest(x) * plan.itemsize for x in (plan.source, plan.target)]
-    arrays = sizes + [_largest(s.target) * plan.itemsize for s in plan.steps]
+    sizes = [largest(x) * plan.itemsize for x in (plan.source, plan.target)]
+    arrays = sizes + [largest(s.target) * plan.itemsize for s in plan.steps]
     arrays += [s.bytes_received for s in plan.steps if s.kind == "exchange"]
     if plan.cap is not None and max(arrays) > max(plan.cap * max(sizes), WAIVED):
         yield f"an array of {max(arrays)} bytes is over the cap of {plan.cap}x"
     if max(sizes) and abs(plan.largest_array_ratio - max(arrays) / max(sizes)) > 1e-9:
         yield f"its largest array is {max(arrays) / max(sizes)}x of the larger end, not {plan.largest_array_ratio}x"
-
-
-def _largest(layout: Layout) -> int:
-    """Elements of the largest block: by the rule of chunks the first rank's."""
-    return _volume(tuple(_indices(d, layout.mesh, layout.mesh.first_rank) for d in layout.dims))

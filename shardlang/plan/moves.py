@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from itertools import combinations, islice, product
+from itertools import combinations
 
 from shardlang.plan.cost import Costs
 from shardlang.plan.problem import Slots, State
@@ -37,7 +36,7 @@ def goals(costs: Costs) -> list[State]:
                 more.append((at, pending | 1 << a))
             more.append((at, pending))
             if len(found) <= 64:
-                more += [(put, pending) for put in _places(costs, at, a)]
+                more += [(put, pending) for put in places(costs, at, a)]
         found = more[:256]
     return [g for g in found if fits(costs, g)]
 
@@ -52,15 +51,15 @@ def whole(costs: Costs, x: State) -> int:
     return costs.all_atoms & ~costs.mask_of(x[0]) & ~x[1]
 
 
-def _places(costs: Costs, slots: Slots, atom: int) -> Iterator[Slots]:
+def places(costs: Costs, slots: Slots, atom: int) -> Iterator[Slots]:
     """The slots with one more atom at the end of one of them, wherever it divides."""
     for v in range(len(slots)):
-        put = _put(costs, slots, atom, v)
+        put = put_at(costs, slots, atom, v)
         if put is not None:
             yield put
 
 
-def _put(costs: Costs, slots: Slots, atom: int, slot: int) -> Slots | None:
+def put_at(costs: Costs, slots: Slots, atom: int, slot: int) -> Slots | None:
     ways = costs.size[atom]
     for a in slots[slot]:
         ways *= costs.size[a]
@@ -83,7 +82,7 @@ def homeward(costs: Costs, slots: Slots, atoms: int) -> tuple[Slots, int]:
     return tuple(changed), atoms
 
 
-def _filled(costs: Costs, slots: Slots, pattern: Slots, free: int) -> Iterator[Slots]:
+def filled(costs: Costs, slots: Slots, pattern: Slots, free: int) -> Iterator[Slots]:
     """Cuts the slots that a pattern cuts by atoms of the same sizes, so that blocks are the pattern's up to order.
 
     The pattern's own atoms come first where they are free, then others, from either end.
@@ -115,7 +114,7 @@ def anywhere(costs: Costs, slots: Slots, atoms: int) -> Slots | None:
     slots, atoms = homeward(costs, slots, atoms)
     for a in bits(atoms):
         for v in reversed(range(len(slots))):
-            put = _put(costs, slots, a, v)
+            put = put_at(costs, slots, a, v)
             if put is not None:
                 slots = put
                 break
@@ -150,11 +149,11 @@ def neighbours(costs: Costs, x: State) -> Iterator[State]:
     put, _ = homeward(costs, slots, free)
     if put != slots:
         yield put, pending
-    for put in _filled(costs, slots, costs.question.target[0], free):
+    for put in filled(costs, slots, costs.question.target[0], free):
         yield put, pending
     for a in bits(free):
         if few:
-            for put in _places(costs, slots, a):
+            for put in places(costs, slots, a):
                 yield put, pending
         elif reduced:
             one = anywhere(costs, slots, 1 << a)
@@ -180,7 +179,7 @@ def neighbours(costs: Costs, x: State) -> Iterator[State]:
         if not rest:
             yield home, pending
         if few and not rest & (rest - 1) and rest:
-            for put in _places(costs, home, rest.bit_length() - 1):
+            for put in places(costs, home, rest.bit_length() - 1):
                 yield put, pending
         spread = anywhere(costs, taken, group)
         if spread is not None:
@@ -202,13 +201,13 @@ def _reductions(costs: Costs, x: State, reduced: int) -> Iterator[State]:
         for v in range(len(slots)):
             one: Slots | None = slots
             for a in bits(group):
-                one = _put(costs, one, a, v) if one is not None else None
+                one = put_at(costs, one, a, v) if one is not None else None
             if one is not None:
                 yield one, after
         if few and group & (group - 1):
             placed: list[Slots] = [slots]
             for a in bits(group):
-                placed = [put for at in placed for put in _places(costs, at, a)]
+                placed = [put for at in placed for put in places(costs, at, a)]
             for put in placed:
                 yield put, after
 
@@ -226,60 +225,6 @@ def _take(slots: Slots, group: int) -> Slots | None:
     return tuple(taken)
 
 
-def stations(costs: Costs) -> list[State]:
-    """States near the target, or between slow and fast traffic, where an exchange may well end."""
-    question = costs.question
-    found = goals(costs)
-    base = list(found[:16])
-    for c in costs.order:
-        fast = costs.all_atoms & ~costs.through[c] if c < len(costs.order) - 1 else costs.all_atoms
-        for goal in base:
-            more = anywhere(costs, goal[0], whole(costs, goal) & fast)
-            if more is not None:
-                found.append((more, goal[1]))
-            for a in bits(whole(costs, goal) & fast):
-                found += [(put, goal[1]) for put in _places(costs, goal[0], a)][:4]
-    if len(costs.order) > 1:
-        for c in range(len(costs.order) - 1):
-            fast = costs.all_atoms & ~costs.through[c]
-            for goal in base[:4]:
-                found += _balanced(costs, question.source, goal, fast)
-    slots, owed = question.source
-    for goal in base[:8]:
-        found += [(put, owed) for put in _filled(costs, slots, goal[0], whole(costs, question.source))]
-        bare = [goal[0]]
-        for c in range(len(costs.order) - 1):
-            slow = costs.through[c]
-            bare.append(tuple(tuple(a for a in at if slow >> a & 1) for at in goal[0]))
-        for kept in bare:
-            free = whole(costs, (kept, goal[1]))
-            found += [(put, goal[1]) for put in _filled(costs, kept, slots, free)]
-    found += halfway(costs)
-    return [s for s in dict.fromkeys(found) if fits(costs, s)]
-
-
-def _balanced(costs: Costs, source: State, goal: State, fast: int) -> Iterator[State]:
-    """Both ends with their fast atoms placed alike, so that a crossing of the slow links is shared evenly."""
-    for pattern in (source[0], goal[0], None):
-        for end in (source, goal):
-            slots = tuple(tuple(a for a in at if not fast >> a & 1) for at in end[0])
-            rest = fast & ~end[1]
-            if pattern is not None:
-                for v, at in enumerate(pattern):
-                    for a in at:
-                        if rest >> a & 1:
-                            put = _put(costs, slots, a, v)
-                            if put is not None:
-                                slots, rest = put, rest & ~(1 << a)
-            for a in bits(rest):
-                for v in reversed(range(len(slots))):
-                    put = _put(costs, slots, a, v)
-                    if put is not None:
-                        slots = put
-                        break
-            yield slots, end[1]
-
-
 def every_state(costs: Costs) -> list[State]:
     """All ways to cut the slots and to leave atoms pending."""
     seen: dict[Slots, int] = {}
@@ -289,7 +234,7 @@ def every_state(costs: Costs) -> list[State]:
         slots = waiting.pop()
         used = seen[slots]
         for a in bits(costs.all_atoms & ~used):
-            for put in _places(costs, slots, a):
+            for put in places(costs, slots, a):
                 if put not in seen:
                     seen[put] = used | 1 << a
                     waiting.append(put)
@@ -304,77 +249,3 @@ def every_state(costs: Costs) -> list[State]:
                 break
             part = (part - 1) & free
     return found
-
-
-def halfway(costs: Costs) -> list[State]:
-    """States in which the atoms of each link class, by kind, stand as in the source, as in the target, or aside.
-
-    Kinds are: atoms that move to another place, that come to be whole, that are reduced, and that come to cut.
-    """
-    source, target = costs.question.source, costs.question.target
-    kept = costs.question.kept
-    before, after = _homes(source[0]), _homes(target[0])
-    choices: list[list[dict[int, str]]] = []
-    for c in costs.order:
-        atoms = [a for a in bits(costs.class_masks[c]) if not kept >> a & 1]
-        owed = [a for a in atoms if source[1] >> a & 1]
-        moved = [a for a in atoms if a in before and a in after and before[a] != after[a]]
-        gone = [a for a in atoms if a in before and a not in after]
-        still = [a for a in atoms if a in before and before[a] == after.get(a)]
-        choices.append([dict.fromkeys(still, "source")])
-        for group, told in ((owed, "source target"), (moved, "source target aside"), (gone, "source target")):
-            if group:
-                choices.append([dict.fromkeys(group, way) for way in told.split()])
-    fresh = [a for a in bits(whole(costs, source)) if a in after]
-    idle = [a for a in bits(whole(costs, source)) if a not in after]
-    choices.append([dict.fromkeys(fresh, way) for way in (("source", "target") if fresh else ("source",))])
-    choices.append([dict.fromkeys(idle, way) for way in (("source", "aside") if idle else ("source",))])
-    found: dict[State, None] = {}
-    for picked in islice(product(*choices), 512):
-        ways = {a: way for group in picked for a, way in group.items()}
-        state = _stand(costs, ways, before, after)
-        if state is not None and fits(costs, state):
-            found[state] = None
-    return list(found)
-
-
-def _homes(slots: Slots) -> dict[int, tuple[int, int]]:
-    return {a: (v, i) for v, at in enumerate(slots) for i, a in enumerate(at)}
-
-
-def _stand(
-    costs: Costs, ways: dict[int, str], before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]
-) -> State | None:
-    """The state in which each atom stands as it is told; ``None`` where two want one place."""
-    places: dict[tuple[int, int], int] = {}
-    aside: list[int] = []
-    pending = costs.question.source[1] & costs.question.kept
-    for a, way in ways.items():
-        if way == "aside":
-            aside.append(a)
-        elif way == "source" and costs.question.source[1] >> a & 1:
-            pending |= 1 << a
-        else:
-            place = (before if way == "source" else after).get(a)
-            if place is None:
-                continue
-            if place in places:
-                return None
-            places[place] = a
-    slots: list[tuple[int, ...]] = [()] * len(costs.extents)
-    for v, i in sorted(places):
-        if i != len(slots[v]):
-            return None
-        slots[v] = (*slots[v], places[v, i])
-        if costs.extents[v] % math.prod(costs.size[a] for a in slots[v]):
-            return None
-    put: Slots = tuple(slots)
-    for a in aside:
-        for v in reversed(range(len(slots))):
-            more = _put(costs, put, a, v)
-            if more is not None:
-                put = more
-                break
-        else:
-            return None
-    return put, pending
