@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from shardlang.check.program import SpecDim, SpecFactor, TensorSpec
 from shardlang.check.sizes import Binding, NoSolution, Sizes, evaluate, free_names, solve
 from shardlang.diagnostics import Diagnostic, Label, ShardlangError, sl03_layouts
+from shardlang.diagnostics.prose import named
 from shardlang.layout import Cut, Dim, Factor, Layout, canonical_dim
 from shardlang.mesh import Mesh
 from shardlang.source import Span
@@ -160,7 +161,7 @@ def _settle(equation: _Equation, sizes: dict[str, int]) -> bool:
         return False
     name, size = solved
     if isinstance(sizes, Sizes):
-        where = f"dim {equation.index} of `{equation.operand.name}`"
+        where = f"dim {equation.index} of {named(equation.operand.name)}"
         sizes.bind(name, size, Binding(where, factor.span or factor.size.span))
     else:
         sizes[name] = size

@@ -18,6 +18,11 @@ def quoted(names: Iterable[str], limit: int = LIST_LIMIT) -> str:
     return conjoined(shown)
 
 
+def named(what: str) -> str:
+    """A name in backticks; a description (``the source``, ``the gradient of w``) as it is."""
+    return what if what.startswith("the ") else f"`{what}`"
+
+
 def conjoined(parts: Iterable[str], word: str = "and") -> str:
     """``a, b and c``."""
     parts = list(parts)

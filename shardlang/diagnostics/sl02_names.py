@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shardlang.diagnostics.diagnostic import Diagnostic, Fix, Label, message
-from shardlang.diagnostics.prose import did_you_mean, quoted, sure
+from shardlang.diagnostics.prose import did_you_mean, named, quoted, sure
 from shardlang.source import Span
 
 
@@ -47,9 +47,9 @@ def declared_twice(span: Span, kind: str, name: str, first: Span) -> Diagnostic:
 @message("SL0203", "an axis that splits two dims")
 def splits_two_dims(span: Span, axis: str, tensor: str, first: Span, same_dim: bool) -> Diagnostic:
     return Diagnostic(
-        f"mesh axis `{axis}` splits a dim of `{tensor}` twice"
+        f"mesh axis `{axis}` splits a dim of {named(tensor)} twice"
         if same_dim
-        else f"mesh axis `{axis}` splits two dims of `{tensor}`",
+        else f"mesh axis `{axis}` splits two dims of {named(tensor)}",
         span,
         label="used again here",
         labels=(Label(first, "first used here"),),
@@ -220,7 +220,7 @@ def unknown_split_axis(span: Span, axis: str, mesh: str, axes: Sequence[str]) ->
 @message("SL0218", "a rule whose axis is taken")
 def rule_axis_taken(span: Span, dim: str, axis: str, tensor: str, taken: Span, rule: Span) -> Diagnostic:
     return Diagnostic(
-        f"a rule splits dim `{dim}` of `{tensor}` over `{axis}`, which is taken",
+        f"a rule splits dim `{dim}` of {named(tensor)} over `{axis}`, which is taken",
         span,
         label=f"no `{axis}` left for it",
         labels=(Label(taken, "taken here"), Label(rule, "the rule")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardlang.diagnostics.diagnostic import Diagnostic, Label, message
-from shardlang.diagnostics.prose import conjoined, plural, quoted
+from shardlang.diagnostics.prose import conjoined, named, plural, quoted
 from shardlang.source import Span
 
 
@@ -31,7 +31,7 @@ def size_conflict(
     written = span.text
     says = f"`{written}`" if written == str(expected) else f"`{written}` is {expected}"
     return Diagnostic(
-        f"dim {dim} of `{tensor}` has size {actual}, but {says}",
+        f"dim {dim} of {named(tensor)} has size {actual}, but {says}",
         span,
         label=f"{actual} in the tensor",
         labels=(binder,) if binder else (),
@@ -64,7 +64,7 @@ def does_not_divide(
         notes.append(f"{size} splits over {conjoined(map(str, divisors), 'or')} ranks")
     helps = [f"write `{uneven}` for uneven blocks"] if uneven else ["a factor is split by whole units, never unevenly"]
     return Diagnostic(
-        f"mesh axis `{names}` ({product} ranks) does not divide {called} in `{tensor}`",
+        f"mesh axis `{names}` ({product} ranks) does not divide {called} in {named(tensor)}",
         span,
         label=f"{size} is no multiple of {ways}",
         notes=(*notes, *_bound(bound)),
@@ -76,17 +76,17 @@ def does_not_divide(
 def rank_mismatch(span: Span, tensor: str, shape: Sequence[int], dims: int, rest: bool) -> Diagnostic:
     least = "at least " if rest else ""
     return Diagnostic(
-        f"`{tensor}` has {plural(len(shape), 'dim')}, but its spec has {least}{dims}",
+        f"{named(tensor)} has {plural(len(shape), 'dim')}, but its spec has {least}{dims}",
         span,
         label=f"{least}{plural(dims, 'dim')} here",
-        notes=(f"the shape of `{tensor}` is {_shape(shape)}",),
+        notes=(f"the shape of {named(tensor)} is {_shape(shape)}",),
     )
 
 
 @message("SL0304", "a scalar that is asked to split")
 def scalar_split(span: Span, tensor: str, axes: Sequence[str]) -> Diagnostic:
     return Diagnostic(
-        f"`{tensor}` is a scalar, and has no dim to split over {quoted(axes)}",
+        f"{named(tensor)} is a scalar, and has no dim to split over {quoted(axes)}",
         span,
         label="a dim of a scalar",
         helps=("write `[]` or `whole`",),
@@ -98,9 +98,9 @@ def size_undetermined(
     span: Span, tensor: str, names: Sequence[str], bound: Mapping[str, tuple[int, str]]
 ) -> Diagnostic:
     if not names:
-        text, helps = f"nothing says what size `{span.text}` of `{tensor}` has", ("write a size or a name",)
+        text, helps = f"nothing says what size `{span.text}` of {named(tensor)} has", ("write a size or a name",)
     else:
-        text = f"the size of {quoted(names)} in `{tensor}` cannot be found"
+        text = f"the size of {quoted(names)} in {named(tensor)} cannot be found"
         helps = ("write its size, or declare it with `let`",)
     return Diagnostic(text, span, label="not determined", notes=_bound(bound), helps=helps)
 
@@ -108,7 +108,7 @@ def size_undetermined(
 @message("SL0306", "an axis that is both splitting and pending")
 def splits_and_pending(span: Span, axis: str, tensor: str, first: Span) -> Diagnostic:
     return Diagnostic(
-        f"mesh axis `{axis}` both splits `{tensor}` and is pending in it",
+        f"mesh axis `{axis}` both splits {named(tensor)} and is pending in it",
         span,
         label="pending here",
         labels=(Label(first, "splits a dim here"),),
@@ -120,7 +120,7 @@ def splits_and_pending(span: Span, axis: str, tensor: str, first: Span) -> Diagn
 @message("SL0307", "a sub-axis beside its parent")
 def beside_parent(span: Span, axis: str, other: str, parent: str, tensor: str, first: Span) -> Diagnostic:
     return Diagnostic(
-        f"`{axis}` and `{other}` are used side by side in `{tensor}`, though both are of mesh axis `{parent}`",
+        f"`{axis}` and `{other}` are used side by side in {named(tensor)}, though both are of mesh axis `{parent}`",
         span,
         label=f"used with `{other}`",
         labels=(Label(first, "first used here"),),
@@ -132,7 +132,7 @@ def beside_parent(span: Span, axis: str, other: str, parent: str, tensor: str, f
 @message("SL0308", "pending reductions whose order matters")
 def pending_do_not_commute(span: Span, op: str, first: Span, first_op: str, tensor: str) -> Diagnostic:
     return Diagnostic(
-        f"pending {op} and pending {first_op} of `{tensor}` do not commute",
+        f"pending {op} and pending {first_op} of {named(tensor)} do not commute",
         span,
         label=f"{op} here",
         labels=(Label(first, f"{first_op} here"),),
@@ -197,7 +197,7 @@ def size_no_multiple(
     span: Span, tensor: str, dim: int, actual: int, known: int, bound: Mapping[str, tuple[int, str]]
 ) -> Diagnostic:
     return Diagnostic(
-        f"dim {dim} of `{tensor}` has size {actual}, which `{span.text}` cannot be",
+        f"dim {dim} of {named(tensor)} has size {actual}, which `{span.text}` cannot be",
         span,
         label=f"no multiple of {known}" if known > 1 else f"{actual} in the tensor",
         notes=_bound(bound),
@@ -248,7 +248,9 @@ def dtype_change(span: Span, dtype: str, source: str, first: Span) -> Diagnostic
 
 @message("SL0319", "a tensor of another dtype than declared")
 def dtype_mismatch(span: Span, tensor: str, actual: str, expected: str) -> Diagnostic:
-    return Diagnostic(f"`{tensor}` is {actual}, but its spec says {expected}", span, label=f"{actual} in the tensor")
+    return Diagnostic(
+        f"{named(tensor)} is {actual}, but its spec says {expected}", span, label=f"{actual} in the tensor"
+    )
 
 
 @message("SL0320", "a division by zero in a size")
@@ -271,7 +273,7 @@ def unbound_pair(span: Span, names: Sequence[str], first: Span) -> Diagnostic:
 @message("SL0322", "a choice that nobody makes")
 def nothing_chooses(span: Span, tensor: str) -> Diagnostic:
     return Diagnostic(
-        f"`/?` in `{tensor}` leaves an axis to the planner, which has no choice to make here",
+        f"`/?` in {named(tensor)} leaves an axis to the planner, which has no choice to make here",
         span,
         label="no axis named",
         helps=("name the axis: `/tp`, or `/.` for a whole dim",),
@@ -281,7 +283,7 @@ def nothing_chooses(span: Span, tensor: str) -> Diagnostic:
 @message("SL0323", "an axis that is pending twice")
 def pending_twice(span: Span, axis: str, tensor: str, first: Span) -> Diagnostic:
     return Diagnostic(
-        f"mesh axis `{axis}` is pending twice in `{tensor}`",
+        f"mesh axis `{axis}` is pending twice in {named(tensor)}",
         span,
         label="used again here",
         labels=(Label(first, "first used here"),),

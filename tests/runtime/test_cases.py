@@ -1,4 +1,4 @@
-"""Cases from the field: inputs on which other tools fail, each with the right value. Numbers are those of cases.md."""
+"""Cases from the field: inputs on which other tools fail, each with the right value."""
 
 from __future__ import annotations
 
