@@ -81,7 +81,7 @@ def halfway(costs: Costs) -> list[State]:
         gone = [a for a in atoms if a in before and a not in after]
         still = [a for a in atoms if a in before and before[a] == after.get(a)]
         choices.append([dict.fromkeys(still, "source")])
-        for group, told in ((owed, "source target"), (moved, "source target aside"), (gone, "source target")):
+        for group, told in ((owed, "source target aside"), (moved, "source target aside"), (gone, "source target")):
             if group:
                 choices.append([dict.fromkeys(group, way) for way in told.split()])
     fresh = [a for a in bits(whole(costs, source)) if a in after]
