@@ -15,6 +15,7 @@ from itertools import product
 from attrs import field, frozen
 
 from shardlang.layout import Layout
+from shardlang.mesh import Mesh
 
 Box = tuple[tuple[int, int], ...]
 """Half-open intervals, one a dim, in global indices."""
@@ -75,12 +76,12 @@ def writers(layouts: Mapping[str, tuple[Layout, int]]) -> dict[str, int]:
 
     The largest tensors come first, each to the copy that has least so far; every rank comes to the same answer.
     """
-    loads: dict[tuple[str, ...], list[int]] = {}
+    loads: dict[tuple[Mesh, tuple[str, ...]], list[int]] = {}
     chosen: dict[str, int] = {}
     weight = {key: layout.block_numel() * itemsize for key, (layout, itemsize) in layouts.items()}
     for key in sorted(layouts, key=lambda k: (-weight[k], k)):
         layout = layouts[key][0]
-        load = loads.setdefault(layout.whole_axes(), [0] * copies(layout))
+        load = loads.setdefault((layout.mesh, layout.whole_axes()), [0] * copies(layout))
         chosen[key] = min(range(len(load)), key=load.__getitem__)
         load[chosen[key]] += weight[key]
     return chosen

@@ -102,3 +102,11 @@ def test_a_scalar_is_one_chunk_written_once() -> None:
     layout = Layout(GRID, ())
     assert chunks_of(layout, 3) == (Chunk((), ()),)
     assert sum(len(owned(layout, rank, 2)) for rank in GRID.ranks) == 1
+
+
+def test_axes_of_one_name_on_two_meshes_are_told_apart() -> None:
+    wide = Layout(Mesh("wide", (Axis("tp", 4),)), (Dim((Factor(64),)),))
+    narrow = Layout(Mesh("narrow", (Axis("tp", 2),)), (Dim((Factor(8),)),))
+    chosen = writers({f"{w}{i}": (layout, 4) for i in range(4) for w, layout in (("w", wide), ("n", narrow))})
+    assert sorted(chosen[f"w{i}"] for i in range(4)) == [0, 1, 2, 3]
+    assert sorted(chosen[f"n{i}"] for i in range(4)) == [0, 0, 1, 1]
