@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, zip_longest
 
 from shardlang.plan.cost import Costs
 from shardlang.plan.problem import Slots, State
@@ -13,13 +13,24 @@ SMALL = 3
 
 
 def is_goal(costs: Costs, x: State) -> bool:
-    """Is the target only a mask away (which is free)?"""
+    """Is the target only a slice or a mask away (which are free)?
+
+    Where the target's atoms differ from the state's, the state's become pending and the target's were whole.
+    """
     slots, due = costs.question.target
     if x[1] & ~costs.question.kept:
         return False
+    cut = costs.mask_of(x[0])
     for have, want in zip(x[0], slots, strict=True):
-        if have[: len(want)] != want or any(not due >> a & 1 for a in have[len(want) :]):
-            return False
+        if have == want:
+            continue
+        for p, q in zip_longest(have, want, fillvalue=-1):
+            if p == q:
+                continue
+            if (p >= 0 and not due >> p & 1) or (q >= 0 and cut >> q & 1):
+                return False
+            if p >= 0 and q >= 0 and costs.size[p] != costs.size[q]:
+                return False
     return True
 
 

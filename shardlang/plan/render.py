@@ -175,6 +175,8 @@ def _steps(
     now = source if same_mesh else _layout(names, problem, source, start, ops)
     state = start
     steps: list[Step] = []
+    last = [a for a in due if a not in ops or (path and not path[-1][0][1] >> a & 1)]
+    """The atoms that a mask at the end makes pending."""
 
     def at(after: State, labels: Ops) -> Layout:
         if same_mesh and target.mesh == source.mesh and after == goal and labels == due:
@@ -203,13 +205,17 @@ def _steps(
                 relabel({a: "sum" if a in reduced else o for a, o in ops.items()})
             op = ops[reduced[0]]
         ops = {a: o for a, o in ops.items() if a not in reduced}
-        if kind == "slice" and i + 1 < len(path) and path[i + 1][1][1] == "slice":
+        if kind == "slice" and (path[i + 1][1][1] == "slice" if i + 1 < len(path) else not last and after != goal):
             continue
         arrived = at(after, ops)
         axes = _spell_set(names, _involved(kind, state, after))
         steps.append(Step(kind, axes, now, arrived, received, sent, time >> SHIFT, op))
         now, state = arrived, after
     fresh = [a for a in due if a not in ops]
+    if not fresh and state != goal:
+        arrived = at(goal, ops)
+        steps.append(Step("slice", _spell_set(names, _involved("slice", state, goal)), now, arrived))
+        now, state = arrived, goal
     if fresh:
         found = {due[a] for a in fresh}
         op = due[fresh[0]] if len(found) == 1 else "sum"

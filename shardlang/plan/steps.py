@@ -15,7 +15,7 @@ simulator, ``torch.distributed``, the certificate's checker) can work it out alo
 ``scale``           local and free: every element times ``scale`` (turns a pending avg into a sum, or back)
 ``mask``            local and free: makes whole or split axes pending (``op``): sum, one rank keeps a value
                     and the others hold zero; avg, max, min, every rank that has it keeps it; what a rank
-                    lacks is the identity of ``op``
+                    lacks is the identity of ``op``. It may slice other whole axes at the same time
 ==================  ==========================================================================================
 """
 
