@@ -109,7 +109,8 @@ class Builder:
         key = (target, self.gradients)
         if key not in value.moved:
             forward = plan_transition(value.layout, layout, dtype_name(value.dtype))
-            backward = forward.transpose() if value.differentiable and _has_dual(value.layout, layout) else None
+            # Raises for a pending max or min that a gradient flows into: which part gave the value is not known.
+            backward = forward.transpose() if value.differentiable and self.gradients else None
             node = self.add_move(value.node, Move(forward, _unless_empty(backward), reason, value.name, self.site))
             made = Value(node, layout, value.fake, value.constant, value.differentiable, value.name, value.origin)
             made.moved = value.moved
@@ -137,7 +138,7 @@ class Builder:
             return 0, 0
         forward = plan_transition(value.layout, layout_of(self.mesh, state), dtype_name(value.dtype))
         plans = [forward]
-        if value.differentiable and self.gradients and _has_dual(value.layout, forward.target):
+        if value.differentiable and self.gradients:
             plans.append(forward.transpose())
         return sum(p.bytes_received for p in plans), sum(p.time for p in plans)
 
@@ -197,7 +198,7 @@ class Builder:
     def _fitted(self, rule: Rule, values: list[Value], name: str) -> tuple[list[Value], Fit]:
         """The operands as they are where the rule fits; constants adapted; under ``auto`` the cheapest moves."""
         states = [v.state for v in values]
-        found = fit(rule, states)
+        found = fit(rule, states, self.mesh)
         if isinstance(found, Fit):
             return values, found
         ways = list(self._ways(rule, values))
@@ -339,10 +340,6 @@ class Builder:
 
     def _span(self) -> Any:
         return self.site.span() if self.site is not None else None
-
-
-def _has_dual(*layouts: Layout) -> bool:
-    return not any(p.op in ("max", "min") for layout in layouts for p in layout.owed())
 
 
 def _unless_empty(plan: Plan | None) -> Plan | None:

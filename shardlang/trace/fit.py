@@ -49,32 +49,32 @@ class Misfit:
     axis: str | None = None
 
 
-def fit(rule: Rule, operands: Sequence[State]) -> Fit | Misfit:
+def fit(rule: Rule, operands: Sequence[State], mesh: Mesh) -> Fit | Misfit:
     """Types the results of one operator, or says what is in the way."""
     found: dict[str, tuple[Piece, int, int]] = {}
     for i, (state, terms) in enumerate(zip(operands, rule.inputs, strict=True)):
         for d, (piece, term) in enumerate(zip(state.pieces, terms, strict=True)):
             parts = split(piece, [rule.sizes[n] for n in term]) if term else ()
             if not term and not is_whole(piece):
-                return Misfit("whole", (i,), (d,), next(axes_of(piece)))
+                return Misfit("whole", (i,), (d,), next(axes_of(piece, mesh)))
             if parts is None:
-                return Misfit("boundary", (i,), (d,), next(axes_of(piece), None))
+                return Misfit("boundary", (i,), (d,), next(axes_of(piece, mesh), None))
             for name, part in zip(term, parts, strict=True):
                 if name not in found:
                     found[name] = (part, i, d)
                 elif found[name][0] != part:
                     return Misfit("differ", (found[name][1], i), (found[name][2], d))
                 if not _allowed(rule, name, part):
-                    return Misfit("whole", (i,), (d,), next(axes_of(part)))
+                    return Misfit("whole", (i,), (d,), next(axes_of(part, mesh)))
     splitting: dict[str, str] = {}
     for name, (piece, i, d) in found.items():
-        for axis in axes_of(piece):
+        for axis in axes_of(piece, mesh):
             if axis in splitting:
                 other = found[splitting[axis]]
                 return Misfit("axis", (other[1], i), (other[2], d), axis)
-        splitting.update(dict.fromkeys(axes_of(piece), name))
-    contracted = {a: rule.op for n in rule.contract if n in found for a in axes_of(found[n][0])}
-    owed = _owed(rule, operands, splitting, contracted)
+        splitting.update(dict.fromkeys(axes_of(piece, mesh), name))
+    contracted = {a: rule.op for n in rule.contract if n in found for a in axes_of(found[n][0], mesh)}
+    owed = _owed(rule, operands, splitting, contracted, mesh)
     if isinstance(owed, Misfit):
         return owed
     pending, masks, scalar_axes, op = owed
@@ -103,7 +103,7 @@ _Owed = tuple[dict[str, ReduceOp], tuple[frozenset[str], ...], frozenset[str], R
 
 
 def _owed(
-    rule: Rule, operands: Sequence[State], splitting: dict[str, str], contracted: dict[str, ReduceOp]
+    rule: Rule, operands: Sequence[State], splitting: dict[str, str], contracted: dict[str, ReduceOp], mesh: Mesh
 ) -> _Owed | Misfit:
     """What the results owe, and which operands have to be masked for it."""
     pending: dict[str, ReduceOp] = dict(contracted)
@@ -114,7 +114,11 @@ def _owed(
         owing = {i: s.pending[axis] for i, s in enumerate(operands) if axis in s.pending}
         ops = set(owing.values()) | ({rule.op} if axis in contracted else set())
         if len(ops) > 1 or (axis in splitting and axis not in contracted):
-            at = [i for i, s in enumerate(operands) if axis in s.pending or any(axis in axes_of(p) for p in s.pieces)]
+            at = [
+                i
+                for i, s in enumerate(operands)
+                if axis in s.pending or any(axis in axes_of(p, mesh) for p in s.pieces)
+            ]
             return Misfit("owed", tuple(at), (None,) * len(at), axis)
         op = ops.pop()
         if op in ("max", "min"):
@@ -165,14 +169,14 @@ def candidates(rule: Rule, mesh: Mesh, operands: Sequence[State]) -> Iterator[Ca
         for pieces in islice(product(*options.values()), CANDIDATES):
             chosen = dict(zip(names, pieces, strict=True))
             for extra in _scatters(mesh, operands, kept, chosen):
-                target = _target(rule, operands, kept, extra)
+                target = _target(rule, mesh, operands, kept, extra)
                 if target is None or target in seen:
                     continue
                 seen.add(target)
-                result = fit(rule, target)
+                result = fit(rule, target, mesh)
                 if isinstance(result, Misfit) and result.kind == "mixed":
-                    target = _masked(target, result)
-                    result = fit(rule, target)
+                    target = _masked(mesh, target, result)
+                    result = fit(rule, target, mesh)
                 if isinstance(result, Fit):
                     yield Candidate(target, result)
 
@@ -209,13 +213,13 @@ def _scatters(
             if axis in keep:
                 continue
             for name, piece in chosen.items():
-                more = cut_more(piece, axis, mesh.axis(axis).size) if axis not in axes_of(piece) else None
+                more = cut_more(piece, axis, mesh.axis(axis).size) if axis not in axes_of(piece, mesh) else None
                 if more is not None:
                     yield {**chosen, name: more}
 
 
 def _target(
-    rule: Rule, operands: Sequence[State], kept: Sequence[frozenset[str]], chosen: dict[str, Piece]
+    rule: Rule, mesh: Mesh, operands: Sequence[State], kept: Sequence[frozenset[str]], chosen: dict[str, Piece]
 ) -> tuple[State, ...] | None:
     target = []
     for state, terms, keep in zip(operands, rule.inputs, kept, strict=True):
@@ -227,14 +231,14 @@ def _target(
             pieces.append(piece)
         pending = {a: op for a, op in state.pending.items() if a in keep}
         new = State(tuple(pieces), pending)
-        cuts = [a for p in pieces for a in axes_of(p)]
+        cuts = [a for p in pieces for a in axes_of(p, mesh)]
         if len(set(cuts)) != len(cuts) or set(cuts) & set(pending):
             return None
         target.append(new)
     return tuple(target)
 
 
-def _masked(target: tuple[State, ...], misfit: Misfit) -> tuple[State, ...]:
+def _masked(mesh: Mesh, target: tuple[State, ...], misfit: Misfit) -> tuple[State, ...]:
     """The whole operands of a sum made pending like the others (free: one rank keeps the value)."""
     assert misfit.axis is not None
     owing: dict[str, ReduceOp] = {}
@@ -242,6 +246,6 @@ def _masked(target: tuple[State, ...], misfit: Misfit) -> tuple[State, ...]:
         owing.update(target[i].pending)
     changed = list(target)
     for i in misfit.operands:
-        busy = {a for p in target[i].pieces for a in axes_of(p)}
+        busy = {a for p in target[i].pieces for a in axes_of(p, mesh)}
         changed[i] = evolve(target[i], pending={**{a: o for a, o in owing.items() if a not in busy}})
     return tuple(changed)

@@ -9,6 +9,7 @@ from attrs import evolve
 from torch import fx
 
 from shardlang.layout import Layout
+from shardlang.mesh import Mesh
 from shardlang.trace.builder import Builder
 from shardlang.trace.call import axis_of
 from shardlang.trace.pieces import Piece, State, axes_of, is_whole, layout_of
@@ -53,13 +54,13 @@ def local_index(builder: Builder, index: Value, layout: Layout, dim: int) -> tup
     return local, mine, empty
 
 
-def owing(state: State, piece: Piece) -> State:
+def owing(mesh: Mesh, state: State, piece: Piece) -> State:
     """The state with a sum owed over the axes of a piece."""
-    return evolve(state, pending={**state.pending, **dict.fromkeys(axes_of(piece), "sum")})
+    return evolve(state, pending={**state.pending, **dict.fromkeys(axes_of(piece, mesh), "sum")})
 
 
-def _free(state: State, piece: Piece) -> bool:
-    return not (state.axes() & set(axes_of(piece)))
+def _free(mesh: Mesh, state: State, piece: Piece) -> bool:
+    return not (state.axes(mesh) & set(axes_of(piece, mesh)))
 
 
 @rewrite("aten.embedding")
@@ -70,11 +71,11 @@ def embedding(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str
     if is_whole(rows) or not contiguous(rows) or table.state.pending or index.state.pending:
         return None
     state = State((*index.state.pieces, width))
-    if not (_free(index.state, rows) and _free(index.state, width)):
+    if not (_free(builder.mesh, index.state, rows) and _free(builder.mesh, index.state, width)):
         return None
     padding = given(op, args, kwargs, "padding_idx")
     graph = builder.graph
-    layout = layout_of(builder.mesh, owing(state, rows))
+    layout = layout_of(builder.mesh, owing(builder.mesh, state, rows))
     fake = table.fake.new_empty((*index.shape, table.shape[1]))
 
     def value(node: fx.Node) -> Value:
@@ -109,10 +110,10 @@ def gather(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, A
     piece = x.state.pieces[dim]
     others = [i for i in range(len(x.shape)) if i != dim]
     alike = all(x.shape[i] == index.shape[i] and x.state.pieces[i] == index.state.pieces[i] for i in others)
-    if not alike or not contiguous(piece) or x.state.pending or not _free(index.state, piece):
+    if not alike or not contiguous(piece) or x.state.pending or not _free(builder.mesh, index.state, piece):
         return None
     graph = builder.graph
-    layout = layout_of(builder.mesh, owing(State(index.state.pieces), piece))
+    layout = layout_of(builder.mesh, owing(builder.mesh, State(index.state.pieces), piece))
     fake = x.fake.new_empty(index.shape)
 
     def value(node: fx.Node) -> Value:

@@ -29,9 +29,9 @@ class State:
     def shape(self) -> tuple[int, ...]:
         return tuple(p.size for p in self.pieces)
 
-    def axes(self) -> frozenset[str]:
+    def axes(self, mesh: Mesh) -> frozenset[str]:
         """The leaf axes over which ranks hold different things: splitting or pending."""
-        return frozenset(a for p in self.pieces for a in axes_of(p)) | frozenset(self.pending)
+        return frozenset(a for p in self.pieces for a in axes_of(p, mesh)) | frozenset(self.pending)
 
 
 def whole_piece(size: int) -> Piece:
@@ -42,13 +42,13 @@ def is_whole(piece: Piece) -> bool:
     return not piece.flat and all(d.axis is None for d in piece.digits)
 
 
-def axes_of(piece: Piece) -> Iterator[str]:
-    """The leaf axes that cut a piece, in order."""
+def axes_of(piece: Piece, mesh: Mesh) -> Iterator[str]:
+    """The leaf axes that cut a piece, in order. An uneven cut stays one over all the sub-axes of its axis."""
     for digit in piece.digits:
         if digit.axis is not None:
             yield digit.axis
     for axis, _ in piece.flat:
-        yield axis
+        yield from mesh.expand(axis)
 
 
 def has_empty_block(piece: Piece) -> bool:

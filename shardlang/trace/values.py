@@ -52,7 +52,7 @@ class Value:
 
     def axes(self) -> frozenset[str]:
         """The leaf axes over which ranks hold different things."""
-        return self.state.axes()
+        return self.state.axes(self.layout.mesh)
 
 
 def values_of(node: fx.Node) -> tuple[Value, ...]:

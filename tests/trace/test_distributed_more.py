@@ -1,4 +1,4 @@
-"""Functions on real processes: local blocks in and out, dropout, layouts that DTensor has no words for, other meshes."""
+"""Functions on real processes: local blocks, dropout, layouts that DTensor has no words for, other meshes."""
 
 from __future__ import annotations
 
