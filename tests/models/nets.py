@@ -135,3 +135,24 @@ class Uneven(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(torch.tanh(self.up(x))) + self.nothing.sum()
+
+
+class Experts(nn.Module):
+    """A mixture of experts: every token goes to all of them, and its two best count."""
+
+    def __init__(self, experts: int = 4, hidden: int = 12) -> None:
+        super().__init__()
+        self.router = nn.Linear(DIM, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, DIM, hidden) * DIM**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, hidden, DIM) * hidden**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates = torch.softmax(self.router(x), dim=-1)
+        least = gates.topk(2, dim=-1).values[:, -1:]
+        gates = gates * (gates >= least)
+        each = torch.matmul(F.silu(torch.matmul(x, self.up)), self.down)
+        return (each * gates.t().unsqueeze(-1)).sum(0)
+
+
+def experts() -> nn.Module:
+    return Experts()

@@ -220,3 +220,21 @@ model u on m {{
 @pytest.mark.parametrize("more", ["", "fsdp root over dp"])
 def test_weights_that_do_not_divide_are_split_all_the_same(world: World, more: str) -> None:
     assert agree(world, UNEVEN.format(more=more), nets.Uneven, nets.vectors, nets.squares).holds()
+
+
+EXPERTS = """
+mesh m = dp:2 * ep:2
+model e on m {{
+  param {{up,down}} : [experts/ep _ _]
+  param otherwise : whole
+  call root (x: [n/dp d]) -> [n/dp d]
+  {more}
+}}
+"""
+
+
+@pytest.mark.parametrize("more", ["", "fsdp root over dp"])
+def test_experts_are_split_over_an_axis_of_their_own(world: World, more: str) -> None:
+    found = agree(world, EXPERTS.format(more=more), nets.experts, nets.vectors, nets.squares)
+    assert found.holds()
+    assert "Shard(dim=0)" in found.placements["up"]
