@@ -20,7 +20,7 @@ from shardlang.plan.moves import every_state, fits, homeward, is_goal, neighbour
 from shardlang.plan.problem import Question, State
 from shardlang.plan.stations import stations
 
-DIVE, LOOKS = 400, 2500
+DIVE, LOOKS = 900, 1600
 """Steps whose price is asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
 MANY = 6
 """From so many atoms the search is given twice as long."""

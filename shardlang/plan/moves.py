@@ -123,7 +123,8 @@ def filled(costs: Costs, slots: Slots, pattern: Slots, free: int) -> Iterator[Sl
 def anywhere(costs: Costs, slots: Slots, atoms: int) -> Slots | None:
     """Puts atoms at home where that is open, else where they divide, last slots first; ``None`` if one fits nowhere."""
     slots, atoms = homeward(costs, slots, atoms)
-    for a in bits(atoms):
+    due = costs.question.target[1]
+    for a in (*bits(atoms & due), *bits(atoms & ~due)):
         for v in reversed(range(len(slots))):
             put = put_at(costs, slots, a, v)
             if put is not None:

@@ -75,13 +75,19 @@ def halfway(costs: Costs) -> list[State]:
     before, after = _homes(source[0]), _homes(target[0])
     choices: list[list[dict[int, str]]] = []
     for c in costs.order:
-        atoms = [a for a in bits(costs.class_masks[c]) if not kept >> a & 1]
-        owed = [a for a in atoms if source[1] >> a & 1]
+        atoms = list(bits(costs.class_masks[c]))
+        stay = [a for a in atoms if kept >> a & 1]
+        owed = [a for a in atoms if (source[1] & ~kept) >> a & 1]
         moved = [a for a in atoms if a in before and a in after and before[a] != after[a]]
         gone = [a for a in atoms if a in before and a not in after]
         still = [a for a in atoms if a in before and before[a] == after.get(a)]
         choices.append([dict.fromkeys(still, "source")])
-        for group, told in ((owed, "source target aside"), (moved, "source target aside"), (gone, "source target")):
+        for group, told in (
+            (stay, "source aside"),
+            (owed, "source target aside"),
+            (moved, "source target aside"),
+            (gone, "source target"),
+        ):
             if group:
                 choices.append([dict.fromkeys(group, way) for way in told.split()])
     fresh = [a for a in bits(whole(costs, source)) if a in after]
@@ -107,7 +113,7 @@ def _stand(
     """The state in which each atom stands as it is told; ``None`` where two want one place."""
     places: dict[tuple[int, int], int] = {}
     aside: list[int] = []
-    pending = costs.question.source[1] & costs.question.kept
+    pending = 0
     for a, way in ways.items():
         if way == "aside":
             aside.append(a)
@@ -128,7 +134,9 @@ def _stand(
         if costs.extents[v] % math.prod(costs.size[a] for a in slots[v]):
             return None
     put: Slots = tuple(slots)
-    for a in aside:
+    # What is sliced comes first, being free to; what becomes pending at the end may stay, and the rest goes first.
+    due, idle = costs.question.target[1], whole(costs, costs.question.source)
+    for a in sorted(aside, key=lambda a: (not idle >> a & 1, not due >> a & 1, a)):
         for v in reversed(range(len(slots))):
             more = put_at(costs, put, a, v)
             if more is not None:
