@@ -36,6 +36,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
         check = [*shard, "check", "m.shard", "--nproc", "16384", "--checkpoint", "model.safetensors.index.json"]
         yield "check of a 405 B Llama on 16,384 ranks from an index", f"{least(check, folder):.2f} s", "1 s"
         yield "check --no-model", f"{least([*shard, 'check', '--no-model', 'm.shard'], folder):.2f} s", "0.4 s"
+        plan = [*shard, "plan", "f32[8192/a/b 8192] => [8192 8192/a/b]", "--mesh", "a:2 * b:4"]
+        yield "plan", f"{least(plan, folder):.2f} s", "0.4 s"
         yield "--help", f"{least([*shard, '--help'], folder):.2f} s", "0.4 s"
 
 

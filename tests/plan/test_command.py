@@ -77,3 +77,14 @@ def test_no_torch_is_imported() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_dtensors_planners_are_shown_beside_ours() -> None:
+    """In a process of its own, since it needs a fake world."""
+    command = [sys.executable, "-m", "shardlang", "plan", "f32[64/a 64/b] => [64/b 64/a]", "--mesh", "a:2 * b:2"]
+    done = subprocess.run([*command, "--compare"], capture_output=True, text=True, check=True, timeout=100)
+    rows = {line.split("  ")[0].strip(): line for line in done.stdout.splitlines()}
+    assert "permute a/b" in rows["shardlang"]
+    received = [float(rows[name].removeprefix(name).split()[0]) for name in rows if name.startswith("DTensor ")]
+    assert len(received) == 2
+    assert min(received) > float(rows["shardlang"].split()[1]) == 4

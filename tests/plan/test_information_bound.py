@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -23,14 +24,12 @@ def lacking(source: Layout, target: Layout) -> int:
     return worst
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("shape", [(64, 64), (16, 16, 16)], ids=["2d", "3d"])
 @pytest.mark.parametrize("sizes", [(4,), (2, 2), (2, 4), (4, 2), (2, 2, 2)], ids=str)
 def test_every_pair_receives_the_information_bound(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     mesh = mesh_of(*sizes)
-    layouts = list(every_layout(mesh, shape))
-    pairs = [(a, b) for a in layouts for b in layouts]
-    # Of thousands of pairs alike up to a renaming a fixed sample is enough for each run.
-    for source, target in Random(0).sample(pairs, min(len(pairs), 700)):
+    for source, target in product(list(every_layout(mesh, shape)), repeat=2):
         plan = plan_transition(source, target, "f32", objective="bytes")
         assert plan.bytes_received == lacking(source, target) * 4 == plan.bytes_bound, (source, target)
         assert plan.largest_array_ratio == 1.0, (source, target)

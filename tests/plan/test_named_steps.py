@@ -6,6 +6,7 @@ import pytest
 
 from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
+from shardlang.plan.uneven import measure
 from tests.plan.drawn import FAST, SLOW, layout_of, mesh_of
 
 
@@ -70,6 +71,17 @@ def test_slice_then_all_to_all_beats_gathering_all() -> None:
     plan = plan_transition(layout_of(mesh, (8192, 8192), "b", ""), layout_of(mesh, (8192, 8192), "", "ab"))
     assert plan.bytes_received == 8192 * 8192 * 4 // 64 * 7 // 8
     assert kinds(plan) == [("slice", "a"), ("all_to_all", "b")]
+
+
+def test_an_exchange_over_two_links_is_a_balanced_crossing_and_a_delivery() -> None:
+    """Each rank brings over a part that its neighbours lack as well; these hand the parts round on the fast link."""
+    mesh = mesh_of(4, 8, links=(SLOW, FAST))
+    source, target = layout_of(mesh, (8192, 8192), "b", ""), layout_of(mesh, (8192, 8192), "a", "")
+    plan = plan_transition(source, target)
+    assert [s.kind for s in plan.steps] == ["exchange", "all_gather"]
+    assert "a" not in plan.steps[1].axes
+    direct = measure(source, target, 4)[2]
+    assert plan.time < direct / 2
 
 
 def test_reductions_apart_are_brought_together() -> None:

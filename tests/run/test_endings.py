@@ -22,9 +22,15 @@ def two_ranks(path: Path) -> str:
     return str(path / "tiny.shard")
 
 
+def since_the_second_step(path: Path) -> float:
+    """Seconds since the ranks reported their second step: no less than since the third went wrong."""
+    return time.time() - (path / "tiny" / "ranks.progress").stat().st_mtime
+
+
 def test_a_rank_that_raises_ends_the_run_with_its_own_error(tmp_path: Path) -> None:
     arguments = (two_ranks(tmp_path), "--nproc", "2", "--steps", "4")
     code, _, err = run(*arguments, out=tmp_path, TINY_FAULT="raise")
+    assert since_the_second_step(tmp_path) < 30
     assert code == 1
     assert "ValueError: the third batch is spoilt" in err
     assert "tests/run/tiny.py" in err
@@ -35,6 +41,7 @@ def test_a_rank_that_raises_ends_the_run_with_its_own_error(tmp_path: Path) -> N
 def test_a_rank_that_dies_is_named_with_the_signal(tmp_path: Path) -> None:
     process = start(two_ranks(tmp_path), "--nproc", "2", "--steps", "4", out=tmp_path, TINY_FAULT="die")
     code, _, err = finish(process)
+    assert since_the_second_step(tmp_path) < 30
     assert code == 1
     assert "error[SL0732]: rank 1 was killed by SIGKILL" in err
     assert not alive(tmp_path)
