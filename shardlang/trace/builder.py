@@ -204,11 +204,21 @@ class Builder:
         ways = list(self._ways(rule, values))
         fixed = [i for i, v in enumerate(values) if not v.constant]
         free = [w for w in ways if w[0] == 0 and all(w[2].operands[i] == states[i] for i in fixed)]
+        if not ways:
+            self._no_gradient_of_extremes(values)
         if not free and (not self.auto or not ways):
             raise ShardlangError(misfits.describe(name, self._span(), found, rule, values, ways[:4], self.mesh))
         way = free[0][2] if free else self._chosen(name, values, ways)
         moved = [self.to_state(v, s, "chosen") for v, s in zip(values, way.operands, strict=True)]
         return moved, way.fit
+
+    def _no_gradient_of_extremes(self, values: list[Value]) -> None:
+        """Raises SL0405 where an operand is a pending max or min that a gradient would have to pass."""
+        for value in values:
+            if value.differentiable and self.gradients and any(p.op in ("max", "min") for p in value.layout.owed()):
+                plan_transition(
+                    value.layout, layout_of(self.mesh, State(value.state.pieces)), dtype_name(value.dtype)
+                ).transpose()
 
     def _chosen(self, name: str, values: list[Value], ways: list[tuple[int, int, Candidate]]) -> Candidate:
         """The way that ``choices`` says at this decision; noted, with the others."""

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from shardlang import testing
 from shardlang.diagnostics import ShardlangError
+from shardlang.layout import Layout
+from shardlang.mesh import Mesh
 from shardlang.runtime.law import differences
+from shardlang.trace.program import LocalProgram
 from tests.trace.operators import EXAMPLES, Example
 from tests.trace.oracle import program
 
@@ -26,12 +29,16 @@ from tests.trace.oracle import program
 def test_operator_under_random_layouts(example: Example, data: st.DataObject) -> None:
     mesh = data.draw(testing.meshes(most=6))
     given = [data.draw(testing.layouts(mesh, tuple(t.shape), pending=t.is_floating_point())) for t in example.tensors]
-    ordered = any(p.op in ("max", "min") for layout in given for p in layout.owed())
+    made = compiled(example, mesh, given)
+    assert made is None or differences(made, example.function, example.tensors, mesh) == []
+
+
+def compiled(example: Example, mesh: Mesh, layouts: list[Layout]) -> LocalProgram | None:
+    """The program; ``None`` where a gradient would have to pass a pending max or min, which no plan can do."""
+    ordered = any(p.op in ("max", "min") for layout in layouts for p in layout.owed())
     try:
-        made = program(example.function, example.tensors, given, mesh, auto=True)
+        return program(example.function, example.tensors, layouts, mesh, auto=True)
     except ShardlangError as error:
-        # Into a pending max no gradient can be planned; with floating operands one would flow.
-        assert ordered, error
-        assert set(error.codes) <= {"SL0405", "SL0504", "SL0505"}, error
-        return
-    assert differences(made, example.function, example.tensors, mesh) == []
+        if ordered and error.codes == ("SL0405",):
+            return None
+        raise
