@@ -160,8 +160,13 @@ class Companion:
             )
 
     def wait(self) -> None:
-        """Waits for its end. Raises ``RankFailure`` where it failed."""
-        code = self.process.wait()
+        """Waits for its end. Raises ``RankFailure`` where it failed, ``Interrupted`` on SIGINT and SIGTERM."""
+        try:
+            code = self.process.wait()
+        except SignalException as error:  # the launcher's handlers stay when it is done
+            raise Interrupted(int(error.sigval)) from None
+        except KeyboardInterrupt:
+            raise Interrupted(int(signal.SIGINT)) from None
         if code:
             raise read_account(self.directory, None, code) or RankFailure(None, "was ended")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import shardlang as sl
@@ -17,6 +18,7 @@ from shardlang.lower.facts import facts_of
 from shardlang.lower.model import lower_model
 from shardlang.lower.placements import device_mesh
 from shardlang.runtime.batch import place_batch
+from shardlang.runtime.observe import Observer, worst_rank
 from shardlang.runtime.step_plan import plan_step
 from shardlang.runtime.train import Course, train, training_step
 from tests.models import nets
@@ -44,7 +46,14 @@ def measured(text: str, build: Callable[[], nn.Module], batches: Callable[[int],
     lowered = lower_model(check_model(declared, facts_of(module)))
     placed = program.apply(module, mesh)
     on = device_mesh(lowered.mesh, "cpu")
-    return train(placed, lambda n: place_batch(lowered, batches(n), on), nets.next_token, 2, step=training_step)
+    return train(
+        placed,
+        lambda n: place_batch(lowered, batches(n), on),
+        nets.next_token,
+        2,
+        step=training_step,
+        observe=lambda: Observer(lowered.mesh, dist.get_rank()),
+    )
 
 
 CONFIGURATIONS = {
@@ -58,12 +67,14 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_memory_is_predicted_before_anything_runs(world: World, name: str) -> None:
+def test_memory_and_collectives_are_known_before_anything_runs(world: World, name: str) -> None:
     text = CONFIGURATIONS[name]
     declared = sl.loads(text).declared_model()
     layouts = check_model(declared, facts_of(net()))
     planned = plan_step(layouts, net, batch, nets.next_token)
-    found = world.run(measured, text, net, batch)[0].memory
+    courses = world.run(measured, text, net, batch)
+    assert worst_rank([c.collectives for c in courses]) == planned.collectives
+    found = courses[0].memory
     fixed = predict(layouts)
     assert abs(planned.memory / found["peak"] - 1) < 0.15, (planned, found)
     assert abs(fixed.optimizer / found["optstate"] - 1) < 0.05
