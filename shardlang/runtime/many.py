@@ -34,7 +34,7 @@ from shardlang.runtime.transfers import AllReduce
 
 _KEPT = 256
 """Packings that are kept."""
-UNDER_WAY = 4
+UNDER_WAY = 8
 """How many large steps are under way at a time."""
 
 

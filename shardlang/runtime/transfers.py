@@ -47,14 +47,12 @@ class AllReduce(Way):
 
     def by_backend(self, block: torch.Tensor) -> bool:
         """Does the backend's own all-reduce of the block do it, and nothing else?"""
-        group = self.cross.group
-        pieces = group.backend == "gloo" and _worth_pieces(block, group.size)
-        return collectives.reduces(group, block.dtype) and not pieces and self.cross.op == "sum"
+        return collectives.reduces(self.cross.group, block.dtype) and self.cross.op == "sum"
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
         group, n = cross.group, cross.group.size
-        if collectives.reduces(group, block.dtype) and (group.backend != "gloo" or not _worth_pieces(block, n)):
+        if collectives.reduces(group, block.dtype):
             total = room(block, tuple(block.shape), out).copy_(block)
             return collectives.all_reduce(group, cross.label, total, cross.op), total, None
         given = block.reshape(-1)
@@ -254,8 +252,3 @@ def _divided(total: torch.Tensor, by: int) -> torch.Tensor:
     if total.dtype.is_floating_point:
         return total.div_(by)
     return total.copy_(scaled(total, Fraction(1, by)))
-
-
-def _worth_pieces(block: torch.Tensor, ways: int) -> bool:
-    """On gloo, two rounds of direct pieces beat its ring from some 256 KiB on (measured on loopback)."""
-    return block.nbytes >= 1 << 18 and block.numel() % ways == 0
