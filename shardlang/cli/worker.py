@@ -23,17 +23,17 @@ from shardlang.check.model import check_model
 from shardlang.compilation import Compilation
 from shardlang.dtypes import DTYPES
 from shardlang.lower.facts import facts_of
-from shardlang.lower.model import lower_model
 from shardlang.lower.placements import device_mesh
 from shardlang.runtime import simulate
+from shardlang.runtime.applied import applied_to
 from shardlang.runtime.apply import apply
-from shardlang.runtime.batch import place_batch
+from shardlang.runtime.batch import place
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.groups import Team
 from shardlang.runtime.launch import account, end_with_parent
 from shardlang.runtime.observe import Observer, tally
 from shardlang.runtime.record import Recorder
-from shardlang.runtime.train import SEED, Course, plain_step, train, training_step
+from shardlang.runtime.train import SEED, plain_step, train, training_step
 
 PROGRESS = "{who}.progress"
 TIMEOUT = 120.0
@@ -81,17 +81,16 @@ def _train(
     """Trains on the ranks, as declared."""
     declared = session.program.models[task["model"]]
     module, batch, loss = user_functions(session, task["model"], device)
-    mesh = device_mesh(declared.mesh, device.type)
-    lowered = lower_model(check_model(declared, facts_of(module)))
-    placed = apply(declared, module, mesh)
-    on = device_mesh(lowered.mesh, device.type) if declared.mesh.splits else mesh
+    placed = apply(declared, module, device_mesh(declared.mesh, device.type))
+    applied = applied_to(placed)
+    assert applied is not None
     course = train(
         placed,
-        lambda number: place_batch(lowered, to_device(batch(number), device), on),
+        lambda number: place(placed, to_device(batch(number), device)),
         loss,
         task["steps"],
         step=training_step,
-        observe=lambda: Observer(lowered.mesh, rank),
+        observe=lambda: Observer(applied.lowered.mesh, rank),
         progress=_reporter(directory, "ranks") if rank == 0 else lambda _, __: None,
     )
     return course.to_json()
@@ -163,8 +162,6 @@ def _reshard(
         }
     return results
 
-
-__all__ = ["Course", "main", "reference", "user_functions"]
 
 if __name__ == "__main__":
     main()
