@@ -163,3 +163,12 @@ def no_process_group(mesh: str) -> Diagnostic:
             "to plan and to compile without processes, pass the mesh itself: `program.mesh(...).mesh`",
         ),
     )
+
+
+@message("SL0715", "a cross entropy that a split vocabulary does not have")
+def split_cross_entropy(asked: str, spec: str) -> Diagnostic:
+    return Diagnostic(
+        f"the cross entropy of logits in `{spec}` cannot have {asked}",
+        notes=("the classes are split, and what is sent is one number a prediction: enough for class indices alone",),
+        helps=("gather the classes first: `sl.reshard(logits, ...)` to a spec that leaves the class dim whole",),
+    )

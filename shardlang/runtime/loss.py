@@ -11,8 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn import functional as F
 
+from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import chunk
 from shardlang.lower import torch_private
+from shardlang.runtime.reshard import layout_of
 
 
 def cross_entropy(
@@ -31,8 +33,8 @@ def cross_entropy(
     ``target`` is the whole one. Logits that are whole over the classes take torch's own way.
 
     Where the classes are split, two all-reduces (the maximum, then sum and target together) of one number a
-    prediction are all that is sent, forward, and nothing backward. Class weights and label smoothing are not
-    supported there: ``NotImplementedError``.
+    prediction are all that is sent, forward, and nothing backward. Class weights, label smoothing and
+    targets that are probabilities are refused there: ``SL0715``.
     """
     class_dim = 1 if input.dim() > 1 else 0
     split = _split_axes(input, class_dim) if isinstance(input, DTensor) else ()
@@ -44,8 +46,15 @@ def cross_entropy(
                 input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
             )
     assert isinstance(input, DTensor)
-    if weight is not None or label_smoothing or target.is_floating_point() or class_dim == 0:
-        raise NotImplementedError("cross entropy over a split vocabulary takes class indices only, without weights")
+    asked = {
+        "class weights": weight is not None,
+        "label smoothing": label_smoothing != 0,
+        "probabilities as targets": target.is_floating_point(),
+        "logits without a batch dim": class_dim == 0,
+    }
+    if any(asked.values()):
+        first = next(what for what, given in asked.items() if given)
+        raise ShardlangError(sl07_runtime.split_cross_entropy(first, str(layout_of(input))))
     each_placements = tuple(_without(p, class_dim, i in split) for i, p in enumerate(input.placements))
     target = _placed(target, input.device_mesh, each_placements)
     each: Tensor = _SplitCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch does not annotate it

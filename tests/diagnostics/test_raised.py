@@ -64,6 +64,30 @@ def test_a_call_that_cannot_be_made_is_refused_alike_on_every_rank(
     assert world.run(codes_of_call, f"  param otherwise : whole\n  {call}", kind) == [(code,)] * 4
 
 
+def codes_of_losses() -> list[tuple[str, ...]]:
+    """What cross entropies raise of logits whose classes are split: of indices, and of what is more than these."""
+    mesh = torch_mesh((4,), ("tp",))
+    logits = sl.ones("[6 8/tp]", mesh)
+    indices, likely = torch.zeros(6, dtype=torch.int64), torch.full((6, 8), 1 / 8)
+    found = []
+    for target, options in (
+        (indices, {}),
+        (indices, {"label_smoothing": 0.1}),
+        (indices, {"weight": torch.ones(8)}),
+        (likely, {}),
+    ):
+        try:
+            sl.cross_entropy(logits, target, **options)
+            found.append(())
+        except ShardlangError as error:
+            found.append(error.codes)
+    return found
+
+
+def test_a_cross_entropy_over_split_classes_takes_class_indices_alone(world: World) -> None:
+    assert world.run(codes_of_losses) == [[(), *[("SL0715",)] * 3]] * 4
+
+
 def test_a_parameter_that_dtensor_cannot_say_is_refused_before_anything_is_placed() -> None:
     program = sl.loads(declared("  param weight : [(3 2/a k) d]"))
     module = nn.Linear(4, 12, bias=False)
