@@ -29,7 +29,7 @@ from shardlang.runtime.calls import Boundary
 from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.local_program import function_for
-from shardlang.runtime.results import ResultKind
+from shardlang.runtime.results import ResultKind, forget
 from shardlang.trace.capture import TensorType, capture
 from shardlang.trace.compile import Argument, lower
 from shardlang.trace.program import LocalProgram
@@ -87,6 +87,7 @@ def install(
         if found is None:
             try:
                 found = made[key] = _compile(twin, path, boundary, own, results, held, leaves, structure, tensors)
+                forget(made)
             except ShardlangError as error:
                 way_out = (
                     f"write `eager` at the end of the `call` line of `{path or 'root'}` to keep DTensor's dispatch"

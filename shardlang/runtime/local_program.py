@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -138,7 +139,7 @@ class _Carried(torch.autograd.Function):
         return grad if back is None else back(grad.contiguous()), None, None
 
 
-_carriers: dict[int, Carrier] = {}
+_carriers: WeakValueDictionary[int, Carrier] = WeakValueDictionary()
 _numbers = count()
 
 

@@ -14,6 +14,15 @@ from shardlang.lower.placements import placements_of
 from shardlang.plan.plan import dual
 from shardlang.runtime.handle import ShardTensor
 
+KEPT = 256
+"""How many programs (of other shapes or layouts) are kept of one function; the oldest goes first."""
+
+
+def forget(programs: dict[Any, Any]) -> None:
+    """Bounds a cache of programs."""
+    while len(programs) > KEPT:
+        del programs[next(iter(programs))]
+
 
 class ResultKind:
     """What the blocks of one result become: DTensors of a layout, or handles where no placements say it."""

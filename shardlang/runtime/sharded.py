@@ -32,7 +32,7 @@ from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.local_program import function_for
-from shardlang.runtime.results import ResultKind
+from shardlang.runtime.results import ResultKind, forget
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
@@ -107,6 +107,7 @@ class ShardedFunction:
         found = self._compiled.get(key)
         if found is None:
             found = self._compiled[key] = self._compile(tensors, others)
+            forget(self._compiled)
         self._last = found.program
         assert found.run is not None
         if torch.is_grad_enabled():
@@ -238,6 +239,7 @@ class ShardedFunction:
                 return self.function(**dict(zip(names, tensors, strict=True)), **dict(others))
 
             self._traces[key] = capture(self.function, types, call)
+            forget(self._traces)
         return self._traces[key]
 
     def _argument(self, arg: Arg, tensor: Tensor | _Placed, declared: Layout, sizes: Sizes) -> Argument:

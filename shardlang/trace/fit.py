@@ -85,7 +85,7 @@ def fit(rule: Rule, operands: Sequence[State], mesh: Mesh) -> Fit | Misfit:
             factors = [found[n][0] if n in found else whole_piece(rule.sizes[n]) for n in term]
             joined = join(factors) if term else whole_piece(1)
             if joined is None:
-                i, at = next((found[n][1], found[n][2]) for n in term if found[n][0].flat)
+                i, at = next((found[n][1], found[n][2]) for n in term if n in found and found[n][0].flat)
                 return Misfit("boundary", (i,), (at,), None)
             pieces.append(joined)
         results.append(State(tuple(pieces), pending))
