@@ -76,7 +76,7 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     SL0630 calls.
     """
     matcher = _Matcher(model, facts)
-    claims = _claims(model, facts, matcher)
+    claims, disputed = _claims(model, facts, matcher)
     frozen_names = {name for pattern in model.freeze for name in matcher.parameters_of(pattern)}
     frozen_names |= {n for names in facts.tied for n in names if frozen_names & set(names)}
     groups = fsdp_groups(model.fsdp, facts, matcher.modules_of, matcher.errors)
@@ -85,8 +85,9 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     errors = matcher.errors
     sizes = Sizes()
     parameters: dict[str, ParameterLayout] = {}
-    if not errors and facts.shapes_known:
-        parameters = _layouts(model, facts, claims, frozen_names, sizes, errors)
+    if facts.shapes_known:
+        settled = {n: t for n, t in facts.parameters.items() if n in claims and n not in disputed}
+        parameters = _layouts(model, settled, claims, frozen_names, sizes, errors)
     if not errors and facts.shapes_known:
         errors += _tied_faults(parameters, facts.tied)
         errors += group_faults(model.mesh, groups, {n: (p.layout, p.line.spec) for n, p in parameters.items()}, facts)
@@ -147,8 +148,8 @@ class _Matcher:
         return bool(self._modules.match(around)) and not nearest(last, siblings)
 
 
-def _claims(model: Model, facts: Facts, matcher: _Matcher) -> dict[str, ParamLine]:
-    """The line of every parameter: the one whose pattern matches it, else ``otherwise``."""
+def _claims(model: Model, facts: Facts, matcher: _Matcher) -> tuple[dict[str, ParamLine], set[str]]:
+    """The line of every parameter: the one whose pattern matches it, else ``otherwise``; those that several claim."""
     claims: dict[str, ParamLine] = {}
     clashes: dict[tuple[int, int], list[str]] = {}
     lines = [line for line in model.params if line.pattern.text != "otherwise"]
@@ -172,7 +173,7 @@ def _claims(model: Model, facts: Facts, matcher: _Matcher) -> dict[str, ParamLin
         claims.update(dict.fromkeys(unclaimed, otherwise))
     elif unclaimed:
         matcher.errors.append(sl06_models.unclaimed_parameters(model.span, model.name, unclaimed))
-    return claims
+    return claims, {name for both in clashes.values() for name in both}
 
 
 def _calls(model: Model, facts: Facts, matcher: _Matcher) -> tuple[CallMatch, ...]:
@@ -195,32 +196,40 @@ def _calls(model: Model, facts: Facts, matcher: _Matcher) -> tuple[CallMatch, ..
 
 def _layouts(
     model: Model,
-    facts: Facts,
+    tensors: Mapping[str, Tensor],
     claims: Mapping[str, ParamLine],
     frozen_names: set[str],
     sizes: Sizes,
     errors: list[Diagnostic],
 ) -> dict[str, ParameterLayout]:
-    """The layout of every parameter. Parameters of one line and one shape are looked at once."""
+    """The layout of every tensor; none where there are faults, which come after the ``errors`` that there are already.
+    Parameters of one line and one shape are looked at once.
+    """
+    faults: list[Diagnostic] = []
     kinds: dict[tuple[int, tuple[int, ...], str], Operand] = {}
     keys: dict[str, tuple[int, tuple[int, ...], str]] = {}
-    for name, tensor in facts.parameters.items():
+    for name, tensor in tensors.items():
         line = claims[name]
         key = keys[name] = (id(line), tensor.shape, tensor.dtype)
         if key not in kinds:
             kinds[key] = Operand(name, line.spec, tensor.shape, model.mesh)
             if line.spec.dtype not in (None, tensor.dtype):
-                errors.append(sl03_layouts.dtype_mismatch(line.spec.span, name, tensor.dtype, line.spec.dtype or ""))
-    errors += unify(kinds.values(), sizes)
+                faults.append(sl03_layouts.dtype_mismatch(line.spec.span, name, tensor.dtype, line.spec.dtype or ""))
+    faults += unify(kinds.values(), sizes)
     if errors:
+        # A size that nothing gives may be that of a parameter which a wrong pattern has missed.
+        faults = [d for d in faults if d.code != "SL0305"]
+    if faults:
+        errors += faults
         return {}
     layouts: dict[tuple[int, tuple[int, ...], str], Layout] = {}
     for key, operand in kinds.items():
         try:
             layouts[key] = layout_of(operand, sizes)
         except ShardlangError as error:
-            errors += error.diagnostics
-    if errors:
+            faults += error.diagnostics
+    if errors or faults:
+        errors += [d for d in faults if not errors or d.code != "SL0305"]
         return {}
     return {
         name: ParameterLayout(
@@ -231,7 +240,7 @@ def _layouts(
             claims[name],
             name in frozen_names or not tensor.trainable,
         )
-        for name, tensor in facts.parameters.items()
+        for name, tensor in tensors.items()
     }
 
 

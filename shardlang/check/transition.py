@@ -17,7 +17,7 @@ from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
 from shardlang.source import Span
-from shardlang.syntax import tree
+from shardlang.syntax import spec_tree, tree
 
 DEFAULT_DTYPE = "f32"
 
@@ -43,6 +43,23 @@ def transition(change: tree.Change, mesh: Mesh, sizes: Mapping[str, int] = {}) -
         if axis.open:
             raise ShardlangError(sl03_layouts.open_axis(None, mesh.name, axis.name, "a plan"))
     return bind_change(source, target, mesh, Sizes())
+
+
+def spec_layout(spec: spec_tree.Spec, mesh: Mesh, sizes: Mapping[str, int] = {}) -> Layout:
+    """The layout that a spec by itself gives a tensor on a mesh, where every size is known; rules do not apply to it.
+
+    Raises ShardlangError: whatever is wrong in the spec, SL0305, SL0302, SL0316 where an axis of the mesh is `?`.
+    """
+    errors: list[Diagnostic] = []
+    resolved = resolve_spec(spec, Scope(mesh, sizes), errors, name="the tensor")
+    errors += choice_faults(resolved, "the tensor")
+    errors += [sl03_layouts.open_axis(None, mesh.name, a.name, "a picture") for a in mesh.axes if a.open]
+    if errors:
+        raise ShardlangError(errors)
+    known = Sizes()
+    shape = _shape(resolved, resolved, known, "the tensor")
+    (layout,) = bind_all([Operand("the tensor", resolved, shape, mesh)], known)
+    return layout
 
 
 def check_change(change: tree.Change, scope: Scope) -> tuple[TensorSpec, TensorSpec]:
@@ -167,19 +184,19 @@ def _settle(pair: tuple[SpecDim, SpecDim], sizes: Sizes) -> bool:
     return True
 
 
-def _shape(source: TensorSpec, target: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
+def _shape(source: TensorSpec, target: TensorSpec, sizes: Sizes, name: str = "the source") -> tuple[int, ...]:
     """The shape that both sides agree on. Raises SL0305 where a size is not known."""
     sides = [s.dims for s in (source, target) if s.dims is not None]
     written = next((dims for dims in sides if not _has_rest(dims)), None)
     if written is None:
-        raise ShardlangError(sl03_layouts.size_undetermined(source.span, "the source", (), bound_so_far(sizes)))
+        raise ShardlangError(sl03_layouts.size_undetermined(source.span, name, (), bound_so_far(sizes)))
     shape: list[int] = []
     for i, dim in enumerate(written):
         candidates = [d[i - len(written)] for d in sides if len(written) - i <= len(d) - _has_rest(d)]
         known = [n for n in (_size(d, sizes) for d in candidates) if n is not None]
         if not known:
             names = list(_unknown(dim, sizes))
-            raise ShardlangError(sl03_layouts.size_undetermined(_span(dim), "the source", names, bound_so_far(sizes)))
+            raise ShardlangError(sl03_layouts.size_undetermined(_span(dim), name, names, bound_so_far(sizes)))
         shape.append(known[0])
     return tuple(shape)
 

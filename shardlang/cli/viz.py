@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from shardlang.check.transition import transition
+from shardlang.check.transition import spec_layout, transition
 from shardlang.cli.plan import links_of, mesh_of
 from shardlang.cli.session import write
 from shardlang.layout import Layout
 from shardlang.plan.search import plan_transition
 from shardlang.source import Source
-from shardlang.syntax import tree
 from shardlang.syntax.parse import parse_change, parse_spec
 
 
@@ -36,9 +35,7 @@ def command(spec: str, mesh: str, links: tuple[str, ...], form: str, output: str
 
         write(svg(plan_drawing(plan)) + "\n" if form == "svg" else plan_page(plan, "A plan"), output)
         return
-    parsed = parse_spec(Source("<argument>", spec))
-    layout = transition(tree.Change(parsed, parsed, Source("<argument>", spec).whole()), on).source
-    write(_drawn(layout, form), output)
+    write(_drawn(spec_layout(parse_spec(Source("<argument>", spec)), on), form), output)
 
 
 def _drawn(layout: Layout, form: str) -> str:

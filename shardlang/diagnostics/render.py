@@ -15,6 +15,8 @@ TAB = 4
 """A tab goes to the next multiple of this many columns."""
 WINDOW = 140
 """A line that is wider is shown in part."""
+SHOWN = 100
+"""How many diagnostics are shown at once. ``check --format json`` has all of them."""
 
 _Style = Literal["error", "warning", "bold", "frame", "note"]
 _STYLES: dict[_Style, str] = {
@@ -178,8 +180,14 @@ def _printable(text: str) -> str:
 
 
 def render_all(diagnostics: Iterable[Diagnostic], *, colour: bool = False) -> str:
-    """Several diagnostics with an empty line between them."""
-    return "\n\n".join(render(d, colour=colour) for d in diagnostics)
+    """Several diagnostics with an empty line between them: ``SHOWN``, errors before warnings, and how many more."""
+    every = list(diagnostics)
+    if len(every) > SHOWN:
+        every.sort(key=lambda d: d.severity != "error")
+    parts = [render(d, colour=colour) for d in every[:SHOWN]]
+    if len(every) > SHOWN:
+        parts.append(f"and {len(every) - SHOWN} more")
+    return "\n\n".join(parts)
 
 
 __all__ = ["render", "render_all"]

@@ -115,6 +115,14 @@ def test_all_lines_in_vain_are_reported() -> None:
     assert_faults("param «a» : whole\nparam «b» : whole\nfreeze «c»\nparam otherwise : whole", llama(), *["SL0601"] * 3)
 
 
+def test_a_pattern_in_vain_hides_no_fault_of_a_size() -> None:
+    given = facts({"a": (9, 4), "b": (4, 4), "c": (12, 4)})
+    lines = "param «bb» : [(m/tp k) d]\nparam a : [«n/tp» d]\nparam c : [(k m/tp) d]\nparam b : [d d]"
+    assert_faults(lines, given, "SL0601", "SL0302")
+    lines = "param b : whole\nparam «{b,c}» : [e/tp d]\nparam a : [«n/tp» d]"
+    assert_faults(lines, given, "SL0602", "SL0302")
+
+
 def test_two_lines_that_claim_a_parameter_are_both_named() -> None:
     lines = "param layers.*.norm.weight : whole\nparam «**.norm.weight» : [d/tp]\nparam otherwise : whole"
     given = llama()

@@ -173,3 +173,14 @@ def test_github_commands_escape_what_they_are_made_of() -> None:
         "::warning file=a%2Cb%3Ac,line=1,endLine=1,title=SL0201,col=5,endColumn=5::100%25%0An"
     )
     assert github(Diagnostic("m", code="SL0901")) == "::error title=SL0901::m"
+
+
+def test_of_very_many_diagnostics_the_first_errors_are_shown_and_the_rest_counted() -> None:
+    source = Source("many.shard", "let a = 1")
+    warnings = [Diagnostic("a warning", place(source, "a"), code="SL0222", severity="warning")]
+    errors = [Diagnostic(f"error number {i}", place(source, "a"), code="SL0202") for i in range(500)]
+    text = str(ShardlangError([*warnings, *errors]))
+    assert "error number 99" in text
+    assert "error number 100" not in text
+    assert text.endswith("\n\nand 401 more")
+    assert len(json.loads(show(errors, "json"))) == 500
