@@ -21,9 +21,9 @@ from shardlang.plan.problem import Question, State
 from shardlang.plan.stations import stations
 
 DIVE, LOOKS = 900, 1600
-"""Steps whose price is asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
-MANY = 6
-"""From so many atoms the search is given twice as long."""
+"""Prices asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
+FEW_AXES, MANY_ATOMS = 3, 6
+"""Up to so many axes a third of that is enough; from so many atoms on the exact search is given twice as long."""
 EXHAUSTIVE = 3
 """Up to so many atoms every layout is a station."""
 
@@ -173,13 +173,14 @@ def _search(costs: Costs, where: Iterable[State] | None, ceiling: int | None) ->
         if sliced in search.came:
             search.look(sliced, 0, direct)
     open_end = None
+    share = 3 if where is None and costs.question.axes <= FEW_AXES else 1
     if search.best is None or costs.primary(search.best) > floor:
         if where is None:
             for greed in (2, 0):
                 search.restart(greed)
-                search.run(DIVE, wide=False)
+                search.run(DIVE // share, wide=False)
             search.restart(0)
-        open_end = search.run(LOOKS if len(costs.size) < MANY else 2 * LOOKS, wide=True)
+        open_end = search.run(LOOKS // share if len(costs.size) < MANY_ATOMS else 2 * LOOKS, wide=True)
     assert search.best is not None, "every target can be reached"
     best = costs.primary(search.best)
     shown = best if open_end is None else max(floor, min(best, costs.primary(open_end)))

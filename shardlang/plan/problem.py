@@ -57,6 +57,8 @@ class Question:
     limit: int | None
     """The largest array under the cap, in bytes."""
     by_bytes: bool
+    axes: int = 4
+    """Of more than one rank, of the mesh: by it the search is given its time."""
 
 
 @frozen
@@ -188,6 +190,7 @@ def problem(source: Layout, target: Layout, itemsize: int, limit: int | None, by
         owed & due if together else 0,
         limit,
         by_bytes,
+        sum(a.size > 1 for a in source.mesh.axes),
     )
     if any(
         atoms[x].size != atoms[y].size for s, t in zip(before, after, strict=True) for x, y in zip(s, t, strict=False)
