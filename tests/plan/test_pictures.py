@@ -97,3 +97,10 @@ def test_calibrate_without_a_gpu_or_the_ranks_says_so() -> None:
     result = CliRunner().invoke(main, ["calibrate", "--mesh", "a:4", "--nproc", "3"])
     assert result.exit_code == 1
     assert "error[SL0311]" in result.stderr
+
+
+def test_a_fault_of_a_drawn_spec_is_told_once_and_of_the_tensor() -> None:
+    done = CliRunner().invoke(main, ["viz", "[7/a]", "--mesh", "a:2"])
+    assert done.exit_code == 1
+    assert done.stderr.count("error[SL0302]") == 1
+    assert "in the tensor" in done.stderr
