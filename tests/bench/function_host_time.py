@@ -2,9 +2,9 @@
 
     python -m tests.bench.function_host_time [--layers 8] [--rounds 60]
 
-An MLP of some layers with small tensors, tensor parallel over 4 ranks, and a Llama layer, tensor and sequence parallel; weights are DTensors everywhere, from which the
-hand-written code takes its blocks by ``to_local()``. One line for each way and pass: median, and the ratio to the
-hand-written one; the null pair is the hand-written one against itself.
+An MLP of some layers with small tensors, tensor parallel over 4 ranks, and a Llama layer, tensor and sequence parallel.
+Weights are DTensors everywhere, from which the hand-written code takes its blocks by ``to_local()``. One line for each
+way and pass: median, and the ratio to the hand-written one; the null pair is the hand-written one against itself.
 """
 
 from __future__ import annotations
