@@ -7,7 +7,7 @@ import math
 from attrs import evolve
 
 from shardlang.dtypes import DTYPES
-from shardlang.layout import Layout, Pending, ReduceOp
+from shardlang.layout import Dim, Layout, Pending, ReduceOp
 from shardlang.plan.cost import log2
 from shardlang.plan.exchange import reduced_axes
 from shardlang.plan.plan import Plan
@@ -26,9 +26,10 @@ def plan_directly(
     itemsize = DTYPES[dtype].itemsize
     found: list[Steps] = []
     for steps, now in _reductions(source, target, itemsize):
-        last = _moved(now, target, itemsize, limit)
-        if last is not None:
-            found.append(steps + last)
+        for base in _before_masks(now, target):
+            last = _moved(now, base, target, itemsize, limit)
+            if last is not None:
+                found.append(steps + last)
 
     def order(steps: Steps) -> tuple[int, int, int]:
         received, time = sum(s.bytes_received for s in steps), sum(s.time for s in steps)
@@ -115,10 +116,28 @@ def _collective(kind: Kind, axes: tuple[str, ...], before: Layout, after: Layout
     return Step(kind, axes, before, after, received, received, time >> SHIFT, op)
 
 
-def _moved(now: Layout, target: Layout, itemsize: int, limit: int | None) -> Steps | None:
-    """An exchange (or a slice, where nothing is missing), then a mask. ``None`` where its buffer is over the cap."""
+def _before_masks(now: Layout, target: Layout) -> list[Layout]:
+    """Layouts of which masks make the target: whole on the axes that become pending, or cut by them as now."""
     kept = _kept(now, target)
-    base = evolve(target, pending=kept)
+    whole = evolve(target, pending=kept)
+    fresh = [p for p in target.owed() if p not in kept]
+    if now.mesh != target.mesh or len({p.op for p in fresh}) != 1:
+        return [whole]
+    axes = {p.axis for p in fresh}
+    dims = tuple(_cut_as_now(a, b, axes) for a, b in zip(now.dims, target.dims, strict=True))
+    return [whole] if dims == target.dims else [evolve(whole, dims=dims), whole]
+
+
+def _cut_as_now(now: Dim, target: Dim, axes: set[str]) -> Dim:
+    """``now`` where the target is that without its last flat cuts, all over some of ``axes``; else the target."""
+    at = len(target.flat)
+    same = now.factors == target.factors and now.flat[:at] == target.flat
+    return now if same and {c.axis for c in now.flat[at:]} <= axes else target
+
+
+def _moved(now: Layout, base: Layout, target: Layout, itemsize: int, limit: int | None) -> Steps | None:
+    """An exchange (or a slice, where nothing is missing), then masks. ``None`` where its buffer is over the cap."""
+    kept = _kept(now, target)
     ending = reduced_axes(now, base)
     steps: list[Step] = []
     if now.mesh != base.mesh or not now.equivalent(base):
@@ -128,12 +147,15 @@ def _moved(now: Layout, target: Layout, itemsize: int, limit: int | None) -> Ste
         op = next((p.op for p in now.owed() if p.axis in ending), None)
         same = now.mesh.axes == base.mesh.axes and now.mesh.first_rank == base.mesh.first_rank
         kind: Kind = "exchange" if received or not same or ending else "slice"
-        axes = tuple(a.name for a in now.mesh.axes if a.size > 1 and _differs(now, base, a.name))
+        moving = tuple(a.name for a in now.mesh.axes if a.size > 1)
+        axes = tuple(a for a in moving if _differs(now, base, a))
+        if kind == "exchange" and not axes:
+            axes = moving  # the same axes cut other factors
         steps.append(Step(kind, axes, now, base, received, sent, time >> SHIFT, op))
     for op in OPS:
         fresh = tuple(p for p in target.owed() if p not in kept and p.op == op)
         if fresh:
-            after = evolve(base, pending=(*base.pending, *fresh))
+            after = evolve(base, dims=target.dims, pending=(*base.pending, *fresh))
             steps.append(Step("mask", tuple(p.axis for p in fresh), base, after, op=op))
             base = after
     if steps and base.equivalent(target):

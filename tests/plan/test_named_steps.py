@@ -107,3 +107,25 @@ def test_axes_of_size_one_cost_nothing() -> None:
     plan = plan_transition(layout_of(mesh, (8, 8), "a", "b"), layout_of(mesh, (8, 8), "", "b"))
     assert plan.steps == ()
     assert plan.seconds == 0
+
+
+def test_an_uneven_split_becomes_pending_where_it_stands() -> None:
+    from shardlang.layout import Cut, Dim, Factor, Layout, Pending
+
+    mesh = mesh_of(2, 2)
+    for op in ("sum", "avg", "max", "min"):
+        for before, after in (("ab", "a"), ("b", "")):
+            source, target = (
+                Layout(mesh, (Dim((Factor(5),), tuple(Cut(a, uneven=True) for a in cuts)),), owed)
+                for cuts, owed in ((before, ()), (after, (Pending("b", op),)))
+            )
+            plan = plan_transition(source, target)
+            assert kinds(plan) == [("mask", "b")]
+            assert plan.bytes_received == plan.gap == 0
+
+
+def test_an_exchange_between_cuts_of_other_factors_names_its_axes() -> None:
+    import shardlang as sl
+
+    plan = sl.plan("f32[(3 4/a 2)/b 5] => [24/a/b 5]", mesh="a:2 * b:2")
+    assert all(step.axes for step in plan.steps)
