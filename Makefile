@@ -10,7 +10,7 @@ demo: $(VENV)/.ready
 	$(BIN)/shardlang run examples/llama/llama.shard --nproc 4
 
 test: $(VENV)/.ready
-	$(BIN)/pytest -m "not nightly"
+	$(BIN)/pytest -m "not nightly" --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -26,7 +26,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench
 
 nightly: $(VENV)/.ready
-	$(BIN)/pytest -m nightly --timeout 3600
+	$(BIN)/pytest -m nightly --hypothesis-profile explore --timeout 3600
 
 soak: $(VENV)/.ready
 	$(BIN)/python -m tests.soak 50

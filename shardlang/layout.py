@@ -202,7 +202,10 @@ def canonical_dim(mesh: Mesh, dim: Dim) -> CanonicalDim:
     digits = _merge(digits)
     flat: list[tuple[str, int]] = []
     for cut in dim.flat:
-        for name in (cut.axis,) if cut.uneven else mesh.expand(cut.axis):
+        # An uneven cut that leaves all blocks even is the even one, by sub-axes too.
+        local = math.prod(d.size for d in digits if d.axis is None)
+        atomic = cut.uneven and not _divides(local, flat, mesh.axis(cut.axis).size)
+        for name in (cut.axis,) if atomic else mesh.expand(cut.axis):
             k = mesh.axis(name).size
             if k == 1:
                 continue

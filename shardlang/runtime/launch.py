@@ -27,6 +27,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+_HAS_GRACE = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
+"""Older releases of torch give ranks their own time to end."""
+
 GRACE = 2
 """Seconds that ranks get to end by themselves after SIGTERM, before SIGKILL."""
 TAIL = 12
@@ -70,6 +73,7 @@ def launch(module: str, arguments: tuple[str, ...], *, nproc: int, directory: Pa
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what it has to say, the diagnostic says
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs = directory / "logs"
+    grace: dict[str, Any] = {"shutdown_timeout": GRACE} if _HAS_GRACE else {}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -80,8 +84,8 @@ def launch(module: str, arguments: tuple[str, ...], *, nproc: int, directory: Pa
         local_addr="localhost",
         max_restarts=0,
         monitor_interval=0.05,
-        shutdown_timeout=GRACE,
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+        **grace,
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)

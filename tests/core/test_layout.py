@@ -69,6 +69,13 @@ def test_an_uneven_cut_that_divides_equals_the_even_one() -> None:
     assert one_dim(PAIR, Factor(4), flat=(Cut("a", uneven=True),)).equivalent(one_dim(PAIR, Factor(4, ("a",))))
 
 
+def test_an_uneven_cut_that_divides_equals_the_even_one_by_sub_axes() -> None:
+    uneven = one_dim(POD, Factor(8), flat=(Cut("tp", uneven=True),))
+    assert uneven.equivalent(one_dim(POD, Factor(8, ("t0", "t1"))))
+    after = one_dim(POD, Factor(5), flat=(Cut("dp", uneven=True), Cut("t0", uneven=True)))
+    assert not after.equivalent(one_dim(POD, Factor(5), flat=(Cut("t0", uneven=True), Cut("dp", uneven=True))))
+
+
 def test_factors_that_only_multiply_are_one_dim() -> None:
     assert one_dim(PAIR, Factor(2, ("a",)), Factor(3)).equivalent(one_dim(PAIR, Factor(6, ("a",))))
 
