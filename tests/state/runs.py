@@ -19,6 +19,7 @@ import shardlang as sl
 from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Layout
 from shardlang.mesh import Axis, Mesh
+from shardlang.runtime import groups
 from shardlang.runtime.record import Recorder
 from shardlang.runtime.simulate import shard
 from shardlang.runtime.state import State, state_dict, state_of
@@ -199,7 +200,9 @@ def _full_disk(*_: object, **__: object) -> None:
 
 
 def dying_save_run(folder: str, dies: int) -> tuple[str, ...]:
-    """A save in whose middle one rank is gone."""
+    """A save in whose middle one rank is gone. Whoever waits for it does so for fifteen seconds at most."""
+    groups.release()
+    os.environ["SHARDLANG_TIMEOUT"] = "15"  # of groups made from now on; this world ends with the test
     held = {"w": torch.arange(100.0), "step": 1}
     sl.save(held, folder)
     dist.barrier()
