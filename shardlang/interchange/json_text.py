@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
+from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]  # typeshed leaves it out
 from typing import TypeAlias
 
 from attrs import frozen
