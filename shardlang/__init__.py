@@ -30,7 +30,7 @@ _HOMES = {
     "grad_norm": "shardlang.runtime.gradients",
     "layout_of": "shardlang.runtime.reshard",
     "local": "shardlang.runtime.reshard",
-    "manual_seed": "shardlang.runtime.create",
+    "manual_seed": "shardlang.runtime.seeds",
     "materialize": "shardlang.runtime.deferred",
     "ones": "shardlang.runtime.create",
     "place": "shardlang.runtime.batch",

@@ -255,6 +255,14 @@ def reshard_to_part(module: Any, part_mesh: Any) -> None:
     parameter that stands for them meanwhile is never computed with. Seen in torch 2.13.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
+def in_backward() -> bool:
+    """Is this thread inside a backward pass, as what activation checkpointing computes again is?
+
+    Autograd numbers the passes under way (``_current_graph_task_id``). Seen in torch 2.11 to 2.13.
+    """
+    return torch._C._current_graph_task_id() != -1
+
+
 
     info = HSDPMeshInfo(part_mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
     for group in module._get_fsdp_state()._fsdp_param_groups:

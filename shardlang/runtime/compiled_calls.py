@@ -25,8 +25,8 @@ from shardlang.layout import Layout
 from shardlang.lower import torch_private
 from shardlang.lower.placements import layout_of, placements_of
 from shardlang.plan.plan import Plan
-from shardlang.runtime.calls import Boundary
-from shardlang.runtime.create import next_seed
+from shardlang.runtime.calls import Boundary, Call
+from shardlang.runtime.seeds import seed_of_call
 from shardlang.runtime.groups import Team
 from shardlang.runtime.local_program import function_for
 from shardlang.runtime.results import ResultKind, forget
@@ -98,7 +98,7 @@ def install(
             for t, g in zip(tensors, found.gradients, strict=True)
         ]
         if found.program.draws:
-            local.append(next_seed())
+            local.append(seed_of_call())
         blocks = found.run(*local)
         wrapped = [kind.wrap(b) for b, kind in zip(blocks, found.results, strict=True)]
         return pytree.tree_unflatten(wrapped, found.program.structure)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import count
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from shardlang.runtime import generate
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.route import Kind, Route, travel
+from shardlang.runtime.seeds import next_seed
 from shardlang.runtime.specs import (
     DTYPE_OF,
     Spec,
@@ -142,19 +142,6 @@ def randn(spec: Spec, mesh: DeviceMesh, *, seed: int | None = None, **options: A
     return _made(spec, mesh, make, **options)
 
 
-def manual_seed(seed: int) -> None:
-    """Starts the stream of seeds of ``rand`` and ``randn`` anew. It is not torch's, which may differ between ranks."""
-    _stream[:] = [seed << 32, count(1)]
-
-
-_stream: list[Any] = [0, count(1)]
-
-
-def next_seed() -> int:
-    """The next seed of ``manual_seed``'s stream, which is the same on every rank."""
-    return int(_stream[0] + next(_stream[1]))
-
-
 def _made(
     spec: Spec,
     mesh: DeviceMesh,
@@ -228,4 +215,4 @@ def _dressed(result: torch.Tensor, route: Route) -> Any:
     return ShardTensor(result, route.target, route.meshes[1]) if route.made == "handle" else result
 
 
-__all__ = ["distribute", "empty", "from_local", "full", "manual_seed", "ones", "rand", "randn", "zeros"]
+__all__ = ["distribute", "empty", "from_local", "full", "ones", "rand", "randn", "zeros"]

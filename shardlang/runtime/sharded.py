@@ -28,11 +28,11 @@ from shardlang.lower import torch_private
 from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
 from shardlang.runtime import open_axes
-from shardlang.runtime.create import next_seed
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.local_program import function_for
 from shardlang.runtime.results import ResultKind, forget
+from shardlang.runtime.seeds import seed_of_call
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
@@ -115,7 +115,7 @@ class ShardedFunction:
         else:
             local = [_block_without_grad(t) for t in tensors]
         if found.program.draws:
-            local.append(next_seed())
+            local.append(seed_of_call())
         made = list(found.run(*local))
         if found.results is not None:
             made = [r.wrap(m) for m, r in zip(made, found.results, strict=True)]
