@@ -67,9 +67,9 @@ def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPl
     _place_buffers(module, mesh)
     for path, line in lowered.calls:
         part = module.get_submodule(path)
-        results = calls.install(part, path, line, boundary)
+        call = calls.install(part, path, line, boundary)
         if not line.eager and _closed(path, lowered):
-            compiled_calls.install(part, path, boundary, _owed_to_fsdp(path, lowered), results)
+            compiled_calls.install(part, path, boundary, _owed_to_fsdp(path, lowered), call)
     for path in lowered.checkpoint:
         _checkpoint(module.get_submodule(path))
     _view_globally(module)

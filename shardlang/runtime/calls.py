@@ -55,9 +55,8 @@ def plan_of(source: Layout, target: Layout, dtype: torch.dtype) -> Plan:
     return plan_transition(source, target, _NAMES[str(dtype).removeprefix("torch.")])
 
 
-def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) -> Callable[..., list[Layout | None]]:
-    """Puts the boundary of a ``call`` line around a module. Returns what gives the layouts of the results of the call
-    under way, from their shapes; none where the line does not say them one by one.
+def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) -> Call:
+    """Puts the boundary of a ``call`` line around a module.
 
     Raises ShardlangError where the line names an argument that the module's ``forward`` does not take.
     """
@@ -67,7 +66,7 @@ def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) ->
         if arg.name not in signature.parameters and not free:
             raise ShardlangError(sl06_calls.unknown_argument(arg.span, arg.name, path, list(signature.parameters)))
     declared = {a.name: a for a in line.args}
-    call = _Call(path, line, boundary)
+    call = Call(path, line, boundary)
 
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         bound = signature.bind(*args, **kwargs)
@@ -83,10 +82,10 @@ def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) ->
 
     module.register_forward_pre_hook(enter, with_kwargs=True)
     module.register_forward_hook(leave, with_kwargs=True)
-    return call.results
+    return call
 
 
-class _Call:
+class Call:
     """The boundary of one module. Between ``enter`` and ``leave`` it keeps the sizes that the arguments bound."""
 
     def __init__(self, path: str, line: CallLine, boundary: Boundary) -> None:
@@ -101,36 +100,42 @@ class _Call:
         self.sizes.append(sizes)
         return {a.name: self._cross(a.name, values[a.name], layout) for a, layout in zip(args, layouts, strict=True)}
 
-    def results(self, shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
-        """The layouts of the results, by position; ``None`` where the line has none."""
-        layouts: list[Layout | None] = [None] * len(shapes)
-        named = any(r.name for r in self.line.results)
-        for i, (result, shape) in enumerate(zip(self.line.results, shapes, strict=False)):
-            if result.spec is not None and not (named and len(shapes) > 1):
-                layouts[i] = self._layouts([result], [shape], dict(self.sizes[-1]))[0]
-        return layouts
+    def declared(self, output: Any) -> list[tuple[Arg, Any]]:
+        """The results that the line names, each with what the module gave for it: by field name or by position."""
+        results = self.line.results
+        if isinstance(output, Tensor):
+            return [(r, output) for r in results[:1]]
+        if isinstance(output, Mapping):
+            return [(r, output[r.name]) for r in results if r.name in output]
+        if isinstance(output, tuple | list):
+            return list(zip(results, output, strict=False))
+        if dataclasses.is_dataclass(output) and not isinstance(output, type):
+            return [(r, getattr(output, r.name)) for r in results if r.name]
+        return []
+
+    def layouts_of(self, results: Sequence[Arg | None], shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
+        """The layouts of results of the call under way, from their shapes; ``None`` where the line has none."""
+        return [
+            self._layouts([r], [shape], dict(self.sizes[-1]))[0] if r is not None and r.spec is not None else None
+            for r, shape in zip(results, shapes, strict=True)
+        ]
 
     def leave(self, output: Any) -> Any:
         sizes = self.sizes.pop()
-        results = self.line.results
+        taken = [self._result(r, v, sizes) for r, v in self.declared(output)]
         if isinstance(output, Tensor):
-            return self._result(results[0], output, sizes) if results else output
-        if isinstance(output, Mapping):
-            named = {r.name: r for r in results}
-            for name in list(output):
-                if name in named:
-                    output[name] = self._result(named[name], output[name], sizes)  # type: ignore[index]  # outputs are dicts
-            return output
+            return taken[0] if taken else output
         if isinstance(output, tuple | list):
-            taken = [self._result(r, v, sizes) for r, v in zip(results, output, strict=False)]
             rest = list(output[len(taken) :])
             if hasattr(output, "_fields"):
                 return type(output)(*taken, *rest)
             return type(output)([*taken, *rest])
-        if dataclasses.is_dataclass(output) and not isinstance(output, type):
-            changed = {r.name: self._result(r, getattr(output, r.name), sizes) for r in results if r.name}
-            return dataclasses.replace(output, **changed)
-        return output
+        names = [r.name for r, _ in self.declared(output)]
+        if isinstance(output, Mapping):
+            for name, value in zip(names, taken, strict=True):
+                output[name] = value  # type: ignore[index]  # outputs are dicts
+            return output
+        return dataclasses.replace(output, **dict(zip(names, taken, strict=True))) if taken else output
 
     def _result(self, result: Arg, value: Any, sizes: dict[str, int]) -> Any:
         if result.spec is None or not isinstance(value, Tensor):

@@ -37,8 +37,6 @@ from shardlang.trace.program import LocalProgram
 STATIC = (int, float, bool, str, type(None), torch.dtype, torch.device)
 """Types of arguments that a program may be made for; others keep DTensor's dispatch."""
 
-ResultLayouts = Callable[[Sequence[tuple[int, ...]]], Sequence["Layout | None"]]
-
 
 @frozen(eq=False)
 class _Compiled:
@@ -46,6 +44,9 @@ class _Compiled:
     run: Callable[..., tuple[Tensor, ...]]
     gradients: tuple[Any, ...]
     results: tuple[ResultKind, ...]
+    leaves: tuple[Any, ...]
+    """What the module gives beside tensors, in its place: ``None``, flags; ``Tensor`` stands for a tensor."""
+    structure: pytree.TreeSpec
 
 
 @frozen(eq=False)
@@ -63,11 +64,9 @@ class _Run:
         return self.plan.target.local_shape(_rank(self.boundary))
 
 
-def install(
-    module: nn.Module, path: str, boundary: Boundary, own: Mapping[str, frozenset[str]], results: ResultLayouts
-) -> None:
+def install(module: nn.Module, path: str, boundary: Boundary, own: Mapping[str, frozenset[str]], line: Call) -> None:
     """Compiles the module's forward. ``own``: the axes over which FSDP adds up a parameter's gradient, by its name in
-    the module. ``results``: the layouts that the ``call`` line gives its results, from their shapes.
+    the module. ``line`` gives the layouts of the results.
     """
     eager = module.forward
     twin = _without_hooks(module)
@@ -86,7 +85,7 @@ def install(
         found = made.get(key)
         if found is None:
             try:
-                found = made[key] = _compile(twin, path, boundary, own, results, held, leaves, structure, tensors)
+                found = made[key] = _compile(twin, path, boundary, own, line, held, leaves, structure, tensors)
                 forget(made)
             except ShardlangError as error:
                 way_out = (
@@ -100,8 +99,9 @@ def install(
         if found.program.draws:
             local.append(seed_of_call())
         blocks = found.run(*local)
-        wrapped = [kind.wrap(b) for b, kind in zip(blocks, found.results, strict=True)]
-        return pytree.tree_unflatten(wrapped, found.program.structure)
+        wrapped = iter([kind.wrap(b) for b, kind in zip(blocks, found.results, strict=True)])
+        filled = [next(wrapped) if leaf is Tensor else leaf for leaf in found.leaves]
+        return pytree.tree_unflatten(filled, found.structure)
 
     module.forward = forward
 
@@ -122,7 +122,7 @@ def _compile(
     path: str,
     boundary: Boundary,
     own: Mapping[str, frozenset[str]],
-    results: ResultLayouts,
+    line: Call,
     held: Mapping[str, Tensor],
     leaves: Sequence[Any],
     structure: pytree.TreeSpec,
@@ -130,12 +130,22 @@ def _compile(
 ) -> _Compiled:
     names = list(held)
     count = len(names)
+    made: list[Any] = []
+    shape_of: list[pytree.TreeSpec] = []
+    declared: list[Any] = []
 
     def call(*values: Tensor) -> Any:
         feed = iter(values[count:])
         filled = [next(feed) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, structure)
-        return torch.func.functional_call(twin, dict(zip(names, values[:count], strict=True)), args, kwargs)
+        output = torch.func.functional_call(twin, dict(zip(names, values[:count], strict=True)), args, kwargs)
+        out, spec = pytree.tree_flatten(output)
+        made[:] = [leaf if isinstance(leaf, STATIC) else Tensor for leaf in out]
+        shape_of[:] = [spec]
+        given = [leaf for leaf in out if not isinstance(leaf, STATIC)]
+        by_value = {id(value): result for result, value in line.declared(output)}
+        declared[:] = [by_value.get(id(value)) for value in given]
+        return given
 
     arguments = []
     every = frozenset(a.name for a in boundary.mesh.leaves())
@@ -151,6 +161,10 @@ def _compile(
     with torch.no_grad():
         trace = capture(type(twin).forward, [a.type for a in arguments], call)
     name = path.replace(".", "_") or "root"
+
+    def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
+        return line.layouts_of(declared, shapes)
+
     program = lower(trace, arguments, boundary.mesh, results, auto=True, name=f"call_{name}")
     rank = _rank(boundary)
     team = Team(boundary.device_mesh.device_type)
@@ -162,6 +176,8 @@ def _compile(
         tuple(
             ResultKind(w, boundary.device_mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True)
         ),
+        tuple(made),
+        shape_of[0],
     )
 
 
