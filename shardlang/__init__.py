@@ -43,6 +43,7 @@ _HOMES = {
     "load_safetensors": "shardlang.runtime.safetensors_files",
     "load_state": "shardlang.runtime.checkpoint",
     "loads": "shardlang.api",
+    "send_rows": "shardlang.runtime.rows",
     "save": "shardlang.runtime.checkpoint",
     "save_safetensors": "shardlang.runtime.safetensors_files",
     "state_dict": "shardlang.runtime.state",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shardlang.diagnostics.diagnostic import Diagnostic, message
-from shardlang.diagnostics.prose import conjoined, plural
+from shardlang.diagnostics.prose import conjoined, did_you_mean, plural
+from shardlang.source import Span
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
@@ -171,4 +172,54 @@ def split_cross_entropy(asked: str, spec: str) -> Diagnostic:
         f"the cross entropy of logits in `{spec}` cannot have {asked}",
         notes=("the classes are split, and what is sent is one number a prediction: enough for class indices alone",),
         helps=("gather the classes first: `sl.reshard(logits, ...)` to a spec that leaves the class dim whole",),
+    )
+
+
+@message("SL0720", "rows that are sent outside of local blocks")
+def rows_without_mesh(axis: str) -> Diagnostic:
+    return Diagnostic(
+        f"nothing says whose rows are to go over `{axis}`",
+        notes=("`sl.send_rows` sends rows of a rank's own blocks, which are only known in a function of local blocks",),
+        helps=("call it in a function under `@sl.local_map(..)`",),
+    )
+
+
+@message("SL0721", "a row for a kind that no rank has")
+def kind_of_no_rank(axis: str, members: list[int], size: int, here: int) -> Diagnostic:
+    """``members``: the coordinates on the axis of the ranks whose rows are such."""
+    at = conjoined(str(m) for m in members)
+    return Diagnostic(
+        f"rows at {at} of `{axis}` are of a kind that none of its {plural(size, 'rank')} has",
+        notes=(
+            f"each rank has {plural(here, 'kind')}, so that kinds are from 0 to {size * here - 1}",
+            "nothing was sent",
+        ),
+        helps=("give each row the number of its kind, and as `here` how many kinds each rank has",),
+    )
+
+
+@message("SL0722", "rows that are not as many as they should be")
+def other_number_of_rows(found: int, due: int) -> Diagnostic:
+    return Diagnostic(
+        f"{found} were given for {plural(due, 'row')}",
+        notes=("each row has one kind, and comes back as one row",),
+    )
+
+
+@message("SL0723", "an axis that the mesh of local blocks does not have")
+def no_such_axis(axis: str, axes: list[str]) -> Diagnostic:
+    return Diagnostic(
+        f"the mesh of these blocks has no axis `{axis}`",
+        notes=(f"it has {conjoined(f'`{a}`' for a in axes)}",),
+        helps=did_you_mean(axis, axes),
+    )
+
+
+@message("SL0724", "local blocks in a body that is traced")
+def local_blocks_in_trace(function: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"`{function}` works on local blocks, and the body that calls it is traced on global values",
+        span,
+        notes=("what a function does with its rank's own block cannot be checked, nor be typed by rules",),
+        helps=("call it outside of `@sl.sharded` functions, in a module whose `call` line ends in `eager`",),
     )

@@ -52,6 +52,13 @@ def fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Has a tensor a shape and no values (``is_fake``, for wrappers too)? Seen in torch 2.11 to 2.13."""
+    from torch._subclasses.fake_tensor import is_fake as torch_says
+
+    return bool(torch_says(tensor)) or tensor.is_meta
+
+
 def data_dependent_errors() -> tuple[type[Exception], type[Exception]]:
     """What a fake tensor raises for ``.item()`` and the like, and for results whose shape depends on values.
 

@@ -46,18 +46,22 @@ def typical(seconds: Sequence[float]) -> float:
 
 
 def differences(planned: Iterable[Mapping[str, Any]], run: Iterable[Mapping[str, Any]]) -> list[str]:
-    """In words, where two lists of collectives differ."""
+    """In words, where two lists of collectives differ; where the plan has a bound, where what ran is above it."""
     plan = {(c["kind"], tuple(c["axes"])): c for c in planned}
     ran = {(c["kind"], tuple(c["axes"])): c for c in run}
     found: list[str] = []
     for key in sorted({*plan, *ran}):
         a, b = (side.get(key, {"count": 0, "bytes": 0}) for side in (plan, ran))
-        if (a["count"], a["bytes"]) != (b["count"], b["bytes"]):
+        kept = b["bytes"] <= a["bytes"] if a.get("at_most") else a["bytes"] == b["bytes"]
+        if a["count"] != b["count"] or not kept:
             name = f"{key[0]} over {'/'.join(key[1])}"
-            found.append(
-                f"{name}: {a['count']} of {readable(a['bytes'])} planned, {b['count']} of {readable(b['bytes'])} ran"
-            )
+            found.append(f"{name}: {a['count']} of {size_of(a)} planned, {b['count']} of {size_of(b)} ran")
     return found
+
+
+def size_of(collectives: Mapping[str, Any]) -> str:
+    """The bytes of collectives of a kind: ``<= 12.5 MiB`` where values decide how many they are."""
+    return ("<= " if collectives.get("at_most") else "") + readable(collectives["bytes"])
 
 
 def readable(size: float) -> str:
@@ -108,11 +112,11 @@ def print_collectives(
         table.add_column(name, justify="right")
     plan = {(c["kind"], tuple(c["axes"])): c for c in planned}
     ran = {(c["kind"], tuple(c["axes"])): c for c in run}
-    none = {"count": 0, "bytes": 0}
+    none: Mapping[str, Any] = {"count": 0, "bytes": 0}
     for key in sorted({*plan, *ran}):
         a, b = plan.get(key, none), ran.get(key, none)
         table.add_row(
-            key[0], "/".join(key[1]), str(a["count"]), readable(a["bytes"]), str(b["count"]), readable(b["bytes"])
+            key[0], "/".join(key[1]), str(a["count"]), size_of(a), str(b["count"]), size_of(b)
         )
     console.print(table)
 

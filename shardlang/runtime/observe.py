@@ -28,30 +28,35 @@ from shardlang.runtime import record
 class Tally:
     """Collectives of one kind over the same axes: how many, and the bytes that a rank receives by all of them.
 
-    ``axes`` are leaf axes of more than one rank, in mesh order.
+    ``axes`` are leaf axes of more than one rank, in mesh order. ``at_most``: values decide how many bytes they are, and
+    these are the most.
     """
 
     kind: str
     axes: tuple[str, ...]
     count: int
     bytes: int
+    at_most: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "axes": list(self.axes), "count": self.count, "bytes": self.bytes}
+        said = {"kind": self.kind, "axes": list(self.axes), "count": self.count, "bytes": self.bytes}
+        return {**said, "at_most": True} if self.at_most else said
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> Tally:
-        return Tally(entry["kind"], tuple(entry["axes"]), entry["count"], entry["bytes"])
+        return Tally(
+            entry["kind"], tuple(entry["axes"]), entry["count"], entry["bytes"], bool(entry.get("at_most", False))
+        )
 
 
 def tally(issued: Iterable[record.Issued], mesh: Mesh) -> tuple[Tally, ...]:
     """Counts collectives by kind and axes, in alphabetical order."""
-    sums: dict[tuple[str, tuple[str, ...]], tuple[int, int]] = {}
+    sums: dict[tuple[str, tuple[str, ...]], tuple[int, int, bool]] = {}
     for one in issued:
         key = one.kind, leaf_axes(mesh, one.axes)
         if key[1]:
-            count, received = sums.get(key, (0, 0))
-            sums[key] = count + one.count, received + one.bytes_received
+            count, received, at_most = sums.get(key, (0, 0, False))
+            sums[key] = count + one.count, received + one.bytes_received, at_most or one.at_most
     return tuple(Tally(kind, axes, *sums[kind, axes]) for kind, axes in sorted(sums))
 
 

@@ -25,6 +25,8 @@ class Issued:
     bytes_sent: int
     count: int = 1
     """0 for the second half of one that is done in two, such as a reduction in pieces that are gathered again."""
+    at_most: bool = False
+    """Are the bytes a bound? Only where a plan says what values decide; what ran was counted."""
 
 
 class Recorder:
@@ -70,10 +72,12 @@ _active: list[Recorder] = []
 _state = threading.local()
 
 
-def note(kind: str, axes: tuple[str, ...], bytes_received: int, bytes_sent: int, count: int = 1) -> None:
+def note(
+    kind: str, axes: tuple[str, ...], bytes_received: int, bytes_sent: int, count: int = 1, *, at_most: bool = False
+) -> None:
     """Tells every entered recorder of one collective. Costs next to nothing where there is none."""
     if _active:
-        entry = Issued(kind, axes, bytes_received, bytes_sent, count)
+        entry = Issued(kind, axes, bytes_received, bytes_sent, count, at_most)
         for recorder in _active:
             recorder.issued.append(entry)
 

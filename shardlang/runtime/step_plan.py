@@ -23,7 +23,7 @@ from shardlang.diagnostics import ShardlangError, sl07_launch
 from shardlang.lower import torch_private
 from shardlang.lower.fsdp_cost import fsdp_traffic
 from shardlang.lower.model import LoweredModel, lower_model
-from shardlang.lower.placements import device_mesh
+from shardlang.lower.placements import device_mesh, ranks_of
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import FREE
 from shardlang.runtime.activations import Kept, peak
@@ -98,14 +98,15 @@ def _go_through(
     with ExitStack() as stack:
         stack.enter_context(_standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank))
         mesh = device_mesh(lowered.mesh, "cpu")
+        ranks_of(mesh)  # read now: under fake tensors they could not be
         stack.enter_context(mode)
         module = build()
         place(lowered, module, mesh, _planned)
-        gathered = {p.name for g in lowered.groups for p in g.parameters}
-        own = {leaf for g in lowered.groups for leaf in (*g.shard, *g.replicate)}
-        keep = [i for i, a in enumerate(lowered.mesh.axes) if a.name in own]
-        for name in gathered:
-            _settle_gradient(module.get_parameter(name), keep)
+        for group in lowered.groups:
+            own = {*group.shard, *group.replicate}
+            keep = [i for i, a in enumerate(lowered.mesh.axes) if a.name in own]
+            for parameter in group.parameters:
+                _settle_gradient(module.get_parameter(parameter.name), keep)
         empty = tree_map_only(Tensor, mode.from_tensor, batch)
         placed = place_batch(lowered, empty, mesh)
         kept = Kept(module, forgetful)
@@ -123,7 +124,7 @@ def _planned(plan: Plan, block: Tensor) -> Tensor:
 
 
 def _settle_gradient(parameter: Tensor, keep: list[int]) -> None:
-    """What FSDP does to a gradient before it takes it: on axes that are not FSDP's it gets the parameter's layout.
+    """What FSDP does to a gradient before it takes it: on axes that are not its group's it gets the parameter's layout.
 
     What FSDP then sends on its own axes is counted by formula, so that the gradient is done with here.
     """

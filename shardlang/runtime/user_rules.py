@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
@@ -14,18 +15,20 @@ from torch.utils import _pytree as pytree
 
 from shardlang.check import Scope, Sizes, check_signature
 from shardlang.check.bind import Operand, bind, bind_all
-from shardlang.check.program import OperatorRule
-from shardlang.diagnostics import ShardlangError, sl05_functions
+from shardlang.check.program import Fn, OperatorRule
+from shardlang.check.sizes import evaluate
+from shardlang.diagnostics import ShardlangError, sl05_functions, sl07_runtime
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending
 from shardlang.lower.placements import device_mesh, mesh_of, placements_of
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan.plan import dual
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.law import differences
-from shardlang.runtime.reshard import reshard
+from shardlang.runtime.reshard import layout_of, reshard
+from shardlang.runtime.rows import on_mesh
 from shardlang.source import Source
 from shardlang.syntax.parse import parse_signature
-from shardlang.trace.capture import TensorType
+from shardlang.trace.capture import TensorType, tracing, user_site
 from shardlang.trace.compile import Argument, compile_function
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.rules import RULES, load
@@ -121,23 +124,41 @@ def random_layout(mesh: Mesh, tensor: torch.Tensor, draw: random.Random) -> Layo
     return Layout(mesh, tuple(dims), tuple(pending))
 
 
-def local_map(signature: str, mesh: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def local_map(signature: str, mesh: Any = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A function of local blocks as a function of DTensors: ``shard_map``'s way, with nothing checked inside.
 
     Arguments (DTensors or handles) are brought to their specs; the function gets their blocks and returns the blocks of
     its results, which become DTensors (or handles) of the results' specs. The gradient that it gives to an argument
     is taken as whole where the value is whole; ``grad {+tp}`` in the spec says that ranks of tp give parts of a sum.
+
+    Without ``mesh`` it is that of the first argument that is on one; given plain tensors alone the function then runs
+    as it stands, on one device. In the function ``sl.send_rows`` sends rows over an axis of the mesh. A body that is
+    traced has no local blocks: raises SL0724 in one.
     """
     source = source_of_literal(signature)
-    torch_mesh = mesh if isinstance(mesh, DeviceMesh) else device_mesh(mesh if isinstance(mesh, Mesh) else mesh.mesh)
-    named = mesh_of(torch_mesh)
+    given = mesh if mesh is None or isinstance(mesh, DeviceMesh | Mesh) else mesh.mesh
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(function, "__name__", "function")
-        declared = check_signature(parse_signature(source), Scope(named), name=name)
+
+        @lru_cache(maxsize=8)
+        def declared_on(named: Mesh) -> Fn:
+            return check_signature(parse_signature(source), Scope(named), name=name)
+
+        if given is not None:
+            declared_on(given if isinstance(given, Mesh) else mesh_of(given))
 
         @wraps(function)
         def mapped(*args: Any) -> Any:
+            if tracing():
+                site = user_site()
+                raise ShardlangError(sl07_runtime.local_blocks_in_trace(name, site.span() if site else None))
+            torch_mesh = device_mesh(given) if isinstance(given, Mesh) else given or _mesh_in(args)
+            if torch_mesh is None:
+                with on_mesh(None):
+                    return function(*args)
+            named = mesh_of(torch_mesh)
+            declared = declared_on(named)
             if len(args) != len(declared.args):
                 raise ShardlangError(
                     sl05_functions.signature_mismatch(name, "argument", len(declared.args), len(args), declared.span)
@@ -153,8 +174,11 @@ def local_map(signature: str, mesh: Any) -> Callable[[Callable[..., Any]], Calla
                 gradient = dual(layout)
                 if arg.spec is not None and arg.spec.grad is not None:
                     gradient = bind(arg.spec.grad, tuple(x.shape), named, sizes, name=f"the gradient of {arg.name}")
-                blocks.append(_block(reshard(x, layout), gradient))
-            results, structure = pytree.tree_flatten(function(*blocks))
+                # A reshard to where a value is already would still bring its gradient in parts together.
+                there = x if layout_of(x).equivalent(layout) else reshard(x, layout)
+                blocks.append(_block(there, gradient))
+            with on_mesh(torch_mesh):
+                results, structure = pytree.tree_flatten(function(*blocks))
             made = []
             for arg, block in zip(declared.results, results, strict=True):
                 assert arg.spec is not None
@@ -169,6 +193,11 @@ def local_map(signature: str, mesh: Any) -> Callable[[Callable[..., Any]], Calla
     return decorate
 
 
+def _mesh_in(args: Sequence[Any]) -> DeviceMesh | None:
+    """The mesh of the first argument that is on one."""
+    return next((a.device_mesh for a in args if isinstance(a, DTensor | ShardTensor)), None)
+
+
 def _block(x: DTensor | ShardTensor, gradient: Layout) -> torch.Tensor:
     if isinstance(x, ShardTensor):
         return x.block
@@ -181,9 +210,10 @@ def _global_shape(block: torch.Tensor, spec: Any, sizes: Sizes, mesh: Mesh) -> t
         return tuple(block.shape)
     shape = []
     for size, dim in zip(block.shape, spec.dims, strict=True):
-        for name in [c for f in dim.factors for c in f.cuts] + [c.axis for c in dim.flat]:
-            size *= mesh.axis(name).size
-        shape.append(size)
+        factors = [None if f.size is None else evaluate(f.size, sizes) for f in dim.factors]
+        axes = [c for f in dim.factors for c in f.cuts] + [c.axis for c in dim.flat]
+        known = math.prod(f for f in factors if f is not None)
+        shape.append(size * math.prod(mesh.axis(a).size for a in axes) if None in factors else known)
     return tuple(shape)
 
 
