@@ -11,19 +11,19 @@ from attrs import evolve, frozen
 
 from shardlang import compilation
 from shardlang.check import Scope
-from shardlang.check.meshes import check_axes
+from shardlang.check.asked import read_mesh, read_splits
+from shardlang.check.planned import plan_cheapest
 from shardlang.check.program import Fn, Model, Program
-from shardlang.check.transition import transition
+from shardlang.check.transition import transitions
 from shardlang.compilation import Compilation
 from shardlang.diagnostics import ShardlangError, sl02_names
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan
-from shardlang.plan.search import plan_transition
 from shardlang.plan.steps import Objective
 from shardlang.source import Source
 from shardlang.syntax import tree
 from shardlang.syntax.decode import check_text
-from shardlang.syntax.parse import parse_axes, parse_change
+from shardlang.syntax.parse import parse_change
 
 if TYPE_CHECKING:
     import torch
@@ -180,24 +180,29 @@ def plan(
     objective: Objective = "time",
     cap: float | None = 1.0,
     sizes: Mapping[str, int] = {},
+    splits: Mapping[str, str] = {},
 ) -> Plan:
     """The steps of a transition ``"f32[8192/a/b 8192] => [8192 8192/a/b]"``; imports no torch, starts no process.
 
     ``mesh`` is a declaration's right side (``"a:2 * b:4"``) or a mesh of a loaded file; ``sizes`` gives named dims a
-    size. ``objective`` is what is made least; ``cap`` bounds the largest array, in units of the larger end (``None``
+    size, ``splits`` axes of such a text their parts (``{"b": "b0:2 * b1:2"}``). Of a dim ``d/?`` the cheapest axis is
+    taken. ``objective`` is what is made least; ``cap`` bounds the largest array, in units of the larger end (``None``
     lifts it). Raises ShardlangError with all that is wrong in either text, ValueError for an objective or a cap that is
-    none.
+    none, and for ``splits`` of a mesh that has its own.
     """
     if objective not in ("time", "bytes"):
         raise ValueError(f"objective is 'time' or 'bytes', not {objective!r}")
     if cap is not None and not 0 <= cap < float("inf"):
         raise ValueError(f"cap is a finite number, or None to lift it, not {cap!r}")
     if isinstance(mesh, str):
-        declared = Mesh("mesh", check_axes(parse_axes(Source("<mesh>", mesh))))
+        parts = read_splits([f"{axis} = {of}" for axis, of in splits.items()], "<splits>")
+        declared = read_mesh(mesh, parts)
+    elif splits:
+        raise ValueError("splits are for a mesh that is given as a text; a loaded one has its own")
     else:
         declared = mesh.mesh if isinstance(mesh, LoadedMesh) else mesh
-    asked = transition(parse_change(Source("<transition>", change)), declared, sizes)
-    return plan_transition(asked.source, asked.target, asked.dtype, objective=objective, cap=cap)
+    found = transitions(parse_change(Source("<transition>", change)), declared, sizes)
+    return plan_cheapest(found, objective=objective, cap=cap)
 
 
 def load(path: str | os.PathLike[str], *, nproc: int | None = None, sets: Mapping[str, int] = {}) -> LoadedProgram:

@@ -214,7 +214,7 @@ class Compilation:
     @cached_property
     def plans(self) -> dict[str, Plan]:
         """The plan of each ``reshard`` all of whose sizes are known."""
-        from shardlang.plan.search import plan_transition
+        from shardlang.check.planned import plan_cheapest
 
         plans: dict[str, Plan] = {}
         errors: list[Diagnostic] = []
@@ -222,8 +222,7 @@ class Compilation:
             if name in self.open_sizes:
                 continue
             try:
-                bound = bind_change(declared.source, declared.target, declared.mesh, Sizes())
-                plans[name] = plan_transition(bound.source, bound.target, bound.dtype)
+                plans[name] = plan_cheapest(bind_change(declared.source, declared.target, declared.mesh, Sizes()))
             except ShardlangError as error:
                 errors += error.diagnostics
         if errors:

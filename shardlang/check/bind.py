@@ -106,7 +106,7 @@ def dims_for(operand: Operand) -> tuple[SpecDim, ...]:
     rest = any(d.rest for d in spec.dims)
     least = len(spec.dims) - rest
     if rank == 0 and least:
-        axes = [a for d in spec.dims for a in _axes(d)]
+        axes = [a for d in spec.dims for a in axes_of(d)]
         if axes:
             raise ShardlangError(sl03_layouts.scalar_split(spec.span, operand.name, axes))
     if rank < least or (rank > least and not rest):
@@ -117,7 +117,8 @@ def dims_for(operand: Operand) -> tuple[SpecDim, ...]:
     return tuple(dims)
 
 
-def _axes(dim: SpecDim) -> list[str]:
+def axes_of(dim: SpecDim) -> list[str]:
+    """The axes that cut a dim, as written."""
     return [a for f in dim.factors for a in f.cuts] + [c.axis for c in dim.flat]
 
 

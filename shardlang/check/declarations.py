@@ -8,13 +8,14 @@ from typing import TypeVar, get_args
 from shardlang.check.lets import fold_lets
 from shardlang.check.meshes import check_links, check_meshes
 from shardlang.check.model_lines import resolve_model
+from shardlang.check.open_dims import is_open
 from shardlang.check.operators import resolve_rule
-from shardlang.check.program import Budget, Fn, Model, Program, Reshard, Transfer
+from shardlang.check.program import Budget, Fn, Model, Program, Reshard, TensorSpec, Transfer
 from shardlang.check.scope import DimRule, Scope
 from shardlang.check.sizes import Sizes
 from shardlang.check.specs import resolve_args
 from shardlang.check.static import static_faults
-from shardlang.check.transition import check_change, unify_change
+from shardlang.check.transition import bind_change, check_change, open_names, unify_change
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_budgets
 from shardlang.mesh import Link, Mesh
 from shardlang.plan.steps import FREE, Kind
@@ -135,12 +136,24 @@ def _reshards(file: tree.File, scopes: Mapping[str, Scope], errors: list[Diagnos
         except ShardlangError as error:
             errors.extend(error.diagnostics)
             continue
-        sizes = Sizes()
-        unify_change(source, target, sizes)
-        errors.extend(static_faults(source, scope.mesh, "the source", sizes))
-        errors.extend(static_faults(target, scope.mesh, "the target", sizes))
+        errors.extend(_change_faults(source, target, scope.mesh))
         reshards[decl.name.text] = Reshard(decl.name.text, scope.mesh, source, target, decl.name.span)
     return reshards
+
+
+def _change_faults(source: TensorSpec, target: TensorSpec, mesh: Mesh) -> list[Diagnostic]:
+    """What the sizes that the two sides give say against their cuts, and against axes that are left open."""
+    sizes = Sizes()
+    unify_change(source, target, sizes)
+    faults = static_faults(source, mesh, "the source", sizes) + static_faults(target, mesh, "the target", sizes)
+    choice = is_open(source) or is_open(target)
+    if faults or not choice or open_names(source, target, sizes) or any(a.open for a in mesh.axes):
+        return faults
+    try:
+        bind_change(source, target, mesh, sizes)
+    except ShardlangError as error:
+        return list(error.diagnostics)
+    return []
 
 
 def _models(file: tree.File, scopes: Mapping[str, Scope], errors: list[Diagnostic]) -> dict[str, Model]:

@@ -13,6 +13,9 @@ from shardlang.mesh import DEFAULT_LINK, Axis, Link, Mesh
 from shardlang.source import Span
 from shardlang.syntax import tree
 
+UNNAMED = ""
+"""The name of a mesh that is given by its axes alone; a text then calls it the mesh."""
+
 
 def check_links(links: Iterable[tree.Link], errors: list[Diagnostic]) -> dict[str, Link]:
     """Links by name. Two of one name are SL0202."""
@@ -28,10 +31,23 @@ def check_links(links: Iterable[tree.Link], errors: list[Diagnostic]) -> dict[st
     return checked
 
 
-def check_axes(axes: Iterable[tree.Axis], mesh: str = "", links: Mapping[str, Link] = {}) -> tuple[Axis, ...]:
-    """The axes of ``a:2 * b:4@ib`` as the command line takes them. Raises ShardlangError with all faults."""
+def check_mesh(
+    axes: tuple[tree.Axis, ...],
+    splits: Iterable[tree.Split] = (),
+    links: Mapping[str, Link] = {},
+    *,
+    first_rank: int = 0,
+) -> Mesh:
+    """The mesh of ``a:2 * b:4@ib`` as the command line and Python take it, without a name, with its splits applied.
+
+    Raises ShardlangError with all faults.
+    """
     errors: list[Diagnostic] = []
-    checked = _axes(list(axes), mesh, links, errors)
+    span = axes[0].span.join(axes[-1].span)
+    declared = tree.Mesh(tree.Name(UNNAMED, span), axes, None, span)
+    checked = Mesh(UNNAMED, _axes(list(axes), UNNAMED, links, errors), first_rank=first_rank)
+    for split in splits:
+        checked = _split(split, checked, declared, links, errors)
     if errors:
         raise ShardlangError(errors)
     return checked

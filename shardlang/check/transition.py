@@ -1,25 +1,36 @@
-"""Transitions ``A => B``: sizes are unified across the arrow, dim by dim; dtype and shape never change."""
+"""Transitions ``A => B``: sizes are unified across the arrow, dim by dim; dtype and shape never change.
+
+A side that leaves an axis open (``d/?``) stands for several layouts, and the whole for several transitions, of which
+the planner takes the cheapest.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice, product
 
 from attrs import evolve, frozen
 
 from shardlang.check.bind import Operand, bind_all, bound_so_far
+from shardlang.check.open_dims import is_open, ways, without_choice
 from shardlang.check.program import Size, SpecDim, TensorSpec
 from shardlang.check.scope import Scope
 from shardlang.check.sizes import Binding, Sizes, evaluate, free_names
 from shardlang.check.specs import resolve_spec
 from shardlang.check.static import choice_faults
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl05_functions
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
 from shardlang.source import Span
 from shardlang.syntax import spec_tree, tree
 
 DEFAULT_DTYPE = "f32"
+
+
+WAYS = 256
+"""How many ways to choose open axes are compared, each by its plan."""
 
 
 @frozen
@@ -31,18 +42,23 @@ class Transition:
     target: Layout
 
 
-def transition(change: tree.Change, mesh: Mesh, sizes: Mapping[str, int] = {}) -> Transition:
-    """The two layouts of ``A => B`` on a mesh, where every size is known. ``sizes`` are constants, like a ``let``'s.
+def transitions(
+    change: tree.Change, mesh: Mesh, sizes: Mapping[str, int] = {}, *, to: Mesh | None = None
+) -> tuple[Transition, ...]:
+    """The two layouts of ``A => B`` on a mesh (B's on ``to``, where it is another), where every size is known: one
+    transition for each way to choose the axes that are left open. ``sizes`` are constants, like a ``let``'s.
 
     The dtype is that of the source, else of the target, else f32. Raises ShardlangError: whatever is wrong in a spec,
     SL0318 for a change of dtype, SL0317, SL0321, SL0324 and SL0325 across ``=>``, SL0305 where a size is not
-    determined, SL0302 where an axis does not divide, SL0316 where an axis of the mesh is `?`.
+    determined, SL0302 where an axis does not divide, SL0316 where an axis of the mesh is `?`, SL0527 where no axis is
+    left for an open dim, SL0327 where more than ``WAYS`` ways are.
     """
-    source, target = check_change(change, Scope(mesh, sizes))
-    for axis in mesh.axes:
-        if axis.open:
-            raise ShardlangError(sl03_layouts.open_axis(None, mesh.name, axis.name, "a plan"))
-    return bind_change(source, target, mesh, Sizes())
+    source, target = check_change(change, Scope(mesh, sizes), None if to is None else Scope(to, sizes))
+    for used in (mesh, to or mesh):
+        for axis in used.axes:
+            if axis.open:
+                raise ShardlangError(sl03_layouts.open_axis(None, used.name, axis.name, "a plan"))
+    return bind_change(source, target, mesh, Sizes(), to=to)
 
 
 def spec_layout(spec: spec_tree.Spec, mesh: Mesh, sizes: Mapping[str, int] = {}) -> Layout:
@@ -62,18 +78,21 @@ def spec_layout(spec: spec_tree.Spec, mesh: Mesh, sizes: Mapping[str, int] = {})
     return layout
 
 
-def check_change(change: tree.Change, scope: Scope) -> tuple[TensorSpec, TensorSpec]:
-    """The two specs of ``A => B``. Raises ShardlangError with all that is wrong without knowing any shape.
+def check_change(change: tree.Change, scope: Scope, to: Scope | None = None) -> tuple[TensorSpec, TensorSpec]:
+    """The two specs of ``A => B``, B in the scope ``to`` where that is another. Raises ShardlangError with all that is
+    wrong without knowing any shape.
 
     Both sides are layouts in full: rules for logical dims do not apply to them.
     """
     errors: list[Diagnostic] = []
     scope = evolve(scope, rules={})
     source = resolve_spec(change.source, scope, errors, name="the source")
-    target = resolve_spec(change.target, scope, errors, name="the target")
+    target = resolve_spec(change.target, scope if to is None else evolve(to, rules={}), errors, name="the target")
     if target.dtype is not None and source.dtype is not None and source.dtype != target.dtype:
         errors.append(sl03_layouts.dtype_change(target.span, target.dtype, source.dtype, source.span))
-    errors += choice_faults(source, "the source") + choice_faults(target, "the target")
+    for side, name in ((source, "the source"), (target, "the target")):
+        if side.grad is not None and side.grad.dims is not side.dims:
+            errors += choice_faults(side.grad, f"the gradient of {name}")
     if not errors:
         errors += unify_change(source, target, Sizes())
     if errors:
@@ -81,15 +100,51 @@ def check_change(change: tree.Change, scope: Scope) -> tuple[TensorSpec, TensorS
     return source, target
 
 
-def bind_change(source: TensorSpec, target: TensorSpec, mesh: Mesh, sizes: Sizes) -> Transition:
-    """The layouts of a checked change, its sizes unified from both sides and ``sizes``. Raises as ``transition``."""
+def bind_change(
+    source: TensorSpec,
+    target: TensorSpec,
+    mesh: Mesh,
+    sizes: Sizes,
+    *,
+    to: Mesh | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> tuple[Transition, ...]:
+    """The layouts of a checked change, its sizes unified from both sides and ``sizes``; ``shape`` is the tensor's where
+    the text leaves it open. Raises as ``transitions``."""
     errors = unify_change(source, target, sizes)
     if errors:
         raise ShardlangError(errors)
-    shape = _shape(source, target, sizes)
-    operands = [Operand("the source", source, shape, mesh), Operand("the target", target, shape, mesh)]
-    before, after = bind_all(operands, sizes)
-    return Transition(source.dtype or target.dtype or DEFAULT_DTYPE, before, after)
+    shape = _shape(source, target, sizes) if shape is None else shape
+    operands = [Operand("the source", source, shape, mesh), Operand("the target", target, shape, to or mesh)]
+    dtype = source.dtype or target.dtype or DEFAULT_DTYPE
+    # What is wrong whatever is chosen is told first.
+    named = bind_all([evolve(o, spec=without_choice(o.spec)) for o in operands], sizes)
+    if not is_open(source) and not is_open(target):
+        return (Transition(dtype, *named),)
+    return tuple(
+        Transition(dtype, *bind_all([evolve(o, spec=s) for o, s in zip(operands, specs, strict=True)], sizes))
+        for specs in _choices(operands)
+    )
+
+
+def _choices(operands: Sequence[Operand]) -> list[tuple[TensorSpec, ...]]:
+    """Every way to choose the open axes of both sides. Raises SL0527 where there is none and SL0327 for too many."""
+    options: list[list[TensorSpec]] = []
+    for operand in operands:
+        found = list(islice(ways(operand), WAYS + 1))
+        if not found:
+            place = _open_dim(operand.spec)
+            raise ShardlangError(sl05_functions.no_open_axis(operand.name, str(operand.mesh), place))
+        options.append(found)
+    if math.prod(map(len, options)) > WAYS:
+        first = next(o.spec for o in operands if is_open(o.spec))
+        raise ShardlangError(sl03_layouts.too_many_ways(_open_dim(first), WAYS))
+    return list(product(*options))
+
+
+def _open_dim(spec: TensorSpec) -> Span:
+    """Where the first open dim stands."""
+    return next((d.span for d in spec.dims or () if d.choose and d.span), spec.span)
 
 
 def unify_change(source: TensorSpec, target: TensorSpec, sizes: Sizes) -> list[Diagnostic]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterable, Mapping
 
 import click
 
-from shardlang.check.meshes import check_axes, check_links
-from shardlang.check.transition import transition as resolve
-from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.check.asked import read_links, read_mesh, read_splits
+from shardlang.check.planned import plan_cheapest
+from shardlang.check.transition import transitions
 from shardlang.mesh import Link, Mesh
 from shardlang.plan.plan import Plan
-from shardlang.plan.search import plan_transition
 from shardlang.plan.steps import Objective
 from shardlang.source import Source
 from shardlang.syntax import tree
-from shardlang.syntax.parse import parse, parse_axes, parse_change
+from shardlang.syntax.parse import parse_change
 
 
 def _cap(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
@@ -37,6 +37,7 @@ def _cap(ctx: click.Context, param: click.Parameter, value: str) -> float | None
 @click.option("--mesh", required=True, metavar="AXES", help="The mesh, such as 'a:2 * b:4@ib'.")
 @click.option("--to", "to_mesh", metavar="AXES", help="The mesh of B, where it is another ('a:8 ranks 4..11').")
 @click.option("--link", "links", multiple=True, metavar="DECL", help="A link, such as 'ib = 50 GB/s, 12 us'.")
+@click.option("--split", "splits", multiple=True, metavar="DECL", help="Parts of an axis: 'tp = tp0:2 * tp1:4'.")
 @click.option("--objective", type=click.Choice(["time", "bytes"]), default="time", show_default=True)
 @click.option(
     "--cap", callback=_cap, default="1.0", show_default=True, help="Largest array over the larger end; `none`."
@@ -49,6 +50,7 @@ def command(
     mesh: str,
     to_mesh: str | None,
     links: tuple[str, ...],
+    splits: tuple[str, ...],
     objective: Objective,
     cap: float | None,
     compare: bool,
@@ -59,17 +61,16 @@ def command(
 
     Exit 0: planned (and verified); 1: a fault of the transition, or a plan that its checker refuses; 2: wrong usage.
     """
-    declared = links_of(links)
-    source = mesh_of("--mesh", mesh, declared)
-    change = parse_change(Source("<argument>", transition))
-    if to_mesh is None:
-        found = resolve(change, source)
-        target = found.target
-    else:
-        found = resolve(tree.Change(change.source, change.source, change.span), source)
-        after = tree.Change(change.target, change.target, change.span)
-        target = resolve(after, mesh_of("--to", to_mesh, declared)).target
-    plan = plan_transition(found.source, target, found.dtype, objective=objective, cap=cap)
+    declared = read_links(links)
+    parts = read_splits(splits)
+    on = mesh_of("--mesh", mesh, declared)
+    to = None if to_mesh is None else mesh_of("--to", to_mesh, declared)
+    theirs = [s for s in parts if to is not None and s.axis.text in [a.name for a in to.axes]]
+    ours = [s for s in parts if s not in theirs or s.axis.text in [a.name for a in on.axes]]
+    on = mesh_of("--mesh", mesh, declared, ours)
+    to = None if to_mesh is None else mesh_of("--to", to_mesh, declared, theirs)
+    found = transitions(parse_change(Source("<argument>", transition)), on, to=to)
+    plan = plan_cheapest(found, objective=objective, cap=cap)
     faults = _faults(plan) if verify else None
     if form == "json":
         click.echo(json.dumps(plan.to_json(), indent=2))
@@ -89,23 +90,13 @@ def command(
         sys.exit(1 if faults else 0)
 
 
-def links_of(declared: tuple[str, ...]) -> dict[str, Link]:
-    """The links of ``--link``. Raises ShardlangError."""
-    errors: list[Diagnostic] = []
-    files = [parse(Source("<--link>", t if t.split()[:1] == ["link"] else f"link {t}")) for t in declared]
-    links = check_links([d for file in files for d in file.decls if isinstance(d, tree.Link)], errors)
-    if errors:
-        raise ShardlangError(errors)
-    return links
-
-
-def mesh_of(option: str, text: str, links: dict[str, Link]) -> Mesh:
+def mesh_of(option: str, text: str, links: Mapping[str, Link], splits: Iterable[tree.Split] = ()) -> Mesh:
     """``a:2 * b:4@ib``, and ``ranks 4..11`` after it for ranks that do not start at 0."""
     axes, _, ranks = text.partition(" ranks ")
     first, dots, last = (t.strip() for t in ranks.partition(".."))
     if ranks and not (first.isdecimal() and dots and last.isdecimal()):
         raise click.BadParameter(f"`{ranks.strip()}` is no range of ranks such as 4..11", param_hint=option)
-    mesh = Mesh("mesh", check_axes(parse_axes(Source(f"<{option}>", axes)), links=links), first_rank=int(first or 0))
+    mesh = read_mesh(axes, splits, links, called=f"<{option}>", first_rank=int(first or 0))
     if ranks and int(last) != mesh.ranks[-1]:
         raise click.BadParameter(f"`{axes}` has {mesh.size} ranks, not those of {ranks.strip()}", param_hint=option)
     return mesh

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from shardlang.check.transition import spec_layout, transition
-from shardlang.cli.plan import links_of, mesh_of
+from shardlang.check.asked import read_links, read_splits
+from shardlang.check.planned import plan_cheapest
+from shardlang.check.transition import spec_layout, transitions
+from shardlang.cli.plan import mesh_of
 from shardlang.cli.session import write
 from shardlang.layout import Layout
-from shardlang.plan.search import plan_transition
 from shardlang.source import Source
 from shardlang.syntax.parse import parse_change, parse_spec
 
@@ -17,14 +18,16 @@ from shardlang.syntax.parse import parse_change, parse_spec
 @click.argument("spec", metavar="SPEC")
 @click.option("--mesh", required=True, metavar="AXES", help="The mesh, such as 'a:2 * b:4'.")
 @click.option("--link", "links", multiple=True, metavar="DECL", help="A link, such as 'ib = 50 GB/s, 12 us'.")
+@click.option("--split", "splits", multiple=True, metavar="DECL", help="Parts of an axis: 'tp = tp0:2 * tp1:4'.")
 @click.option("--format", "form", type=click.Choice(["text", "svg", "html"]), default="text", show_default=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="OUT", help="Write here; default: stdout.")
-def command(spec: str, mesh: str, links: tuple[str, ...], form: str, output: str | None) -> None:
+def command(
+    spec: str, mesh: str, links: tuple[str, ...], splits: tuple[str, ...], form: str, output: str | None
+) -> None:
     """Draw which ranks hold which part of a tensor (SPEC: '[8/a 8/b]'), or of each state of a plan ('A => B')."""
-    on = mesh_of("--mesh", mesh, links_of(links))
+    on = mesh_of("--mesh", mesh, read_links(links), read_splits(splits))
     if "=>" in spec:
-        found = transition(parse_change(Source("<argument>", spec)), on)
-        plan = plan_transition(found.source, found.target, found.dtype)
+        plan = plan_cheapest(transitions(parse_change(Source("<argument>", spec)), on))
         if form == "text":
             from shardlang.report.plan import plan_text
 

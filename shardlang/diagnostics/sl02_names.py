@@ -207,11 +207,12 @@ def unknown_step(span: Span, kind: str, kinds: Sequence[str]) -> Diagnostic:
 
 @message("SL0217", "an axis to split that the mesh does not have")
 def unknown_split_axis(span: Span, axis: str, mesh: str, axes: Sequence[str]) -> Diagnostic:
+    on = f"mesh `{mesh}`" if mesh else "the mesh"
     return Diagnostic(
-        f"`split` names axis `{axis}`, which mesh `{mesh}` does not have",
+        f"`split` names axis `{axis}`, which {on} does not have",
         span,
         label="no such axis",
-        notes=_known(f"the axes of mesh `{mesh}`", axes),
+        notes=_known(f"the axes of {on}", axes),
         helps=did_you_mean(axis, axes),
         fix=_fix(span, axis, axes),
     )

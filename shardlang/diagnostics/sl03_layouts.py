@@ -322,5 +322,16 @@ def ranks_beyond(span: Span, mesh: str, last: int, nproc: int) -> Diagnostic:
     )
 
 
+@message("SL0327", "more ways to choose axes than are compared")
+def too_many_ways(span: Span, limit: int) -> Diagnostic:
+    return Diagnostic(
+        f"the `/?` of this transition can be chosen in more than {limit} ways",
+        span,
+        label="too much is left open",
+        notes=("each way is planned, and the cheapest is taken",),
+        helps=("name the axis of some of these dims",),
+    )
+
+
 def _shape(shape: Sequence[int]) -> str:
     return "[" + " ".join(map(str, shape)) + "]"

@@ -325,9 +325,9 @@ def no_module(module: str, why: str) -> Diagnostic:
 
 
 @message("SL0527", "no axis is left for an open dim")
-def no_open_axis(function: str, argument: str, mesh: str, span: Span | None) -> Diagnostic:
+def no_open_axis(tensor: str, mesh: str, span: Span | None) -> Diagnostic:
     return Diagnostic(
-        f"no mesh axis is left for `/?` in argument `{argument}` of `{function}`",
+        f"no mesh axis is left for `/?` in {tensor}",
         span=span,
         notes=(f"the mesh is {mesh}; an axis must be unused in the tensor, of more than one rank, and divide the dim",),
         helps=("write the axis, or leave the dim whole",),

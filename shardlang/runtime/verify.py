@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from shardlang.check.bind import Operand, bind, bind_all
+from shardlang.check.bind import Operand, axes_of, bind_all
+from shardlang.check.planned import plan_cheapest
 from shardlang.check.program import Fn, Program, Reshard, SpecDim, TensorSpec
 from shardlang.check.scope import Scope
 from shardlang.check.sizes import Sizes, evaluate, free_names
+from shardlang.check.transition import bind_change, open_names, unify_change
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.dtypes import DTYPES
 from shardlang.mesh import Mesh
-from shardlang.plan.search import plan_transition
 from shardlang.runtime import simulate
 from shardlang.runtime.law import differences
 from shardlang.runtime.sharded import ShardedFunction
@@ -72,13 +73,17 @@ def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, a
 
 def verify_reshard(declared: Reshard, program: Program) -> Verdict:
     """Carries out the plan on whole numbers and compares every rank's block. Raises ShardlangError: SL0524."""
-    mesh = declared.mesh
-    sizes = least_sizes([declared.source, declared.target], mesh, program.lets)
-    shape = shape_of(declared.source, sizes, mesh)
-    both = Sizes(sizes)
-    source = bind(declared.source, shape, mesh, both, name="the source")
-    target = bind(declared.target, shape, mesh, both, name="the target")
-    plan = plan_transition(source, target, declared.source.dtype or "f32")
+    mesh, sides = declared.mesh, (declared.source, declared.target)
+    sizes = Sizes()
+    unify_change(*sides, sizes)
+    sizes.update(least_sizes(sides, mesh, {**program.lets, **sizes}))
+    shape = None
+    if open_names(*sides, sizes):
+        written = next((s for s in sides if s.dims is not None and not any(d.rest for d in s.dims)), declared.source)
+        shape = shape_of(written, sizes, mesh)
+    plan = plan_cheapest(bind_change(*sides, mesh, sizes, shape=shape))
+    source, target = plan.source, plan.target
+    shape = source.shape
     value = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
     moved = simulate.run_plan(plan, simulate.shard(value, source, seed=1))
     if target.owed():
@@ -98,7 +103,7 @@ def least_sizes(specs: Iterable[TensorSpec], mesh: Mesh, lets: Mapping[str, int]
     axes: dict[str, set[str]] = {}
     for spec in specs:
         for dim in spec.dims or ():
-            cuts = [a for f in dim.factors for a in f.cuts] + [c.axis for c in dim.flat]
+            cuts = [a.name for a in mesh.leaves()] if dim.choose else axes_of(dim)
             for factor in dim.factors:
                 for name in free_names(factor.size) if factor.size else ():
                     axes.setdefault(name, set()).update(leaf for a in cuts for leaf in mesh.expand(a))

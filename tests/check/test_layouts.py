@@ -46,7 +46,7 @@ NET = MESH + "model net on m {\n"
         ("SL0320", "let a = 0, b = «8//a»"),
         ("SL0321", MESH + "reshard r: [b s] => [b «t/dp»]"),
         ("SL0321", MESH + "reshard r: [(a b)] => [«c»]"),
-        ("SL0322", MESH + "reshard r: [8] => [«8/?»]"),
+        ("SL0322", MESH + "reshard r: [8] => [8] grad [«8/?»]"),
         ("SL0322", NET + "  param w : [«f/?» d]\n}"),
         ("SL0323", MESH + "fn f(x: [b]{+dp, avg «dp»}) -> [b]"),
         ("SL0324", MESH + "reshard r: [8/dp 4] => «[8]»"),
@@ -76,6 +76,7 @@ def test_fault_of_a_layout_is_at_its_place(code: str, text: str) -> None:
         "reshard r: [b/dp s kv/tp 128] => [b/dp s/tp kv 128]",
         "reshard r: whole => [8/dp]",
         "reshard r: [(a b/dp)] => [(b a)/dp]",
+        "reshard r: [8/? n] => [8 n/?]",
         "reshard r: [... 8/dp] => [... 8]",
     ],
 )

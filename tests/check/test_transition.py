@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from shardlang.check.meshes import check_axes
-from shardlang.check.transition import Transition, transition
+from shardlang.check.asked import read_mesh, read_splits
+from shardlang.check.planned import plan_cheapest
+from shardlang.check.transition import Transition, transitions
 from shardlang.diagnostics import Diagnostic, ShardlangError
-from shardlang.mesh import Mesh
+from shardlang.plan.search import plan_transition
 from shardlang.source import Source
-from shardlang.syntax.parse import parse_axes, parse_change
+from shardlang.syntax.parse import parse_change
 
 
 def move(change: str, axes: str = "a:2 * b:4", **sizes: int) -> Transition:
-    mesh = Mesh("", check_axes(parse_axes(Source("mesh", axes))))
-    return transition(parse_change(Source("change", change)), mesh, sizes)
+    (found,) = ways(change, axes, **sizes)
+    return found
+
+
+def ways(change: str, axes: str = "a:2 * b:4", **sizes: int) -> tuple[Transition, ...]:
+    return transitions(parse_change(Source("change", change)), read_mesh(axes), sizes)
 
 
 def fault(change: str, axes: str = "a:2 * b:4") -> Diagnostic:
@@ -65,7 +72,11 @@ def test_constants_are_given_from_outside() -> None:
         ("[8] => [8/c]", "SL0201", (11, 12)),
         ("[8/a/a] => [8]", "SL0203", (6, 7)),
         ("[(3 _)] => [10]", "SL0314", (2, 7)),
-        ("[8/?] => [8]", "SL0322", (2, 5)),
+        ("[3/?] => [3]", "SL0527", (2, 5)),
+        ("[8/a/b 8/?] => [8 8]", "SL0527", (8, 11)),
+        ("[8/?]{+a, +b} => [8]", "SL0527", (2, 5)),
+        ("[8] grad [8/?] => [8]", "SL0322", (11, 14)),
+        ("[6/b 8/?] => [6 8]", "SL0302", (2, 5)),
     ],
 )
 def test_fault_is_at_its_place(change: str, code: str, columns: tuple[int, int]) -> None:
@@ -73,6 +84,52 @@ def test_fault_is_at_its_place(change: str, code: str, columns: tuple[int, int])
     assert found.code == code
     assert found.span is not None
     assert (found.span.begin[1], found.span.finish[1]) == columns
+
+
+def test_an_open_dim_stands_for_every_axis_that_is_free_and_divides() -> None:
+    def sources(change: str, axes: str) -> list[str]:
+        return [str(way.source) for way in ways(change, axes)]
+
+    assert sources("[8/? 8] => [8 8]", "a:2 * b:4") == ["[8/a 8]", "[8/b 8]"]
+    assert sources("[6/? 8] => [6 8]", "a:2 * b:4") == ["[6/a 8]"]
+    assert sources("[8/? 8/b] => [8 8]", "a:2 * b:4") == ["[8/a 8/b]"]
+    assert sources("[8/b/? 8] => [8 8]", "a:2 * b:4") == ["[8/b/a 8]"]
+    assert sources("[8/?]{+b} => [8]", "a:2 * b:4") == ["[8/a]{+b}"]
+    assert sources("[8/? 8] => [8 8]", "one:1 * b:4") == ["[8/b 8]"]
+    assert sources("[(2 k)/?] => [8]", "a:2 * b:4") == ["[(2 4)/a]", "[(2 4)/b]"]
+    assert sources("[6/~b/?] => [6]", "a:2 * b:3") == ["[6/~b/a]"]
+    assert sources("[... 8/?] => [4 8]", "a:2 * b:4") == ["[4 8/a]", "[4 8/b]"]
+
+
+def test_two_open_dims_never_take_one_axis_but_two_sides_may() -> None:
+    found = ways("[8/? 8/?] => [8/? 8]", "a:2 * b:4")
+    assert [(str(w.source), str(w.target)) for w in found] == [
+        ("[8/a 8/b]", "[8/a 8]"),
+        ("[8/a 8/b]", "[8/b 8]"),
+        ("[8/b 8/a]", "[8/a 8]"),
+        ("[8/b 8/a]", "[8/b 8]"),
+    ]
+
+
+def test_an_open_dim_of_a_split_axis_takes_it_whole_or_in_part() -> None:
+    mesh = read_mesh("tp:8", read_splits(["tp = t0:2 * t1:4"]))
+    found = transitions(parse_change(Source("change", "[8/? 8/?] => [8 8]")), mesh)
+    assert [str(way.source) for way in found] == ["[8/t0 8/t1]", "[8/t1 8/t0]"]
+    found = transitions(parse_change(Source("change", "[8/? 8] => [8 8]")), mesh)
+    assert [str(way.source) for way in found] == ["[8/tp 8]", "[8/t0 8]", "[8/t1 8]"]
+
+
+def test_the_cheapest_choice_is_planned_and_of_equal_ones_the_first() -> None:
+    def chosen(change: str, axes: str, objective: Literal["time", "bytes"] = "time") -> str:
+        return str(plan_cheapest(ways(change, axes), objective=objective).source)
+
+    # What the target has is there already; else the smaller group receives less.
+    assert chosen("f32[8192/? 8192] => [8192/b 8192]", "a:2 * b:4") == "[8192/b 8192]"
+    assert chosen("f32[8192/? 8192] => [8192 8192]", "a:4 * b:2", "bytes") == "[8192/b 8192]"
+    assert chosen("f32[8192/? 8192] => [8192 8192]", "a:4 * b:4") == "[8192/a 8192]"
+    every = ways("f32[64/? 64/?] => [64/? 64]", "a:2 * b:2 * c:2")
+    plans = [plan_transition(w.source, w.target, w.dtype) for w in every]
+    assert plan_cheapest(every).cost == min(p.cost for p in plans)
 
 
 def test_a_plan_needs_every_axis() -> None:
@@ -84,5 +141,5 @@ def test_a_plan_needs_every_axis() -> None:
 def test_axes_of_a_command_line_are_checked() -> None:
     for axes, code in (("a:2 * a:2", "SL0212"), ("a:2@ib", "SL0204"), ("a:? * b:?", "SL0312")):
         with pytest.raises(ShardlangError) as caught:
-            check_axes(parse_axes(Source("mesh", axes)))
+            read_mesh(axes)
         assert caught.value.codes == (code,)

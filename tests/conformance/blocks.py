@@ -16,7 +16,7 @@ def blocks(source: bytes) -> dict[str, list[list[list[list[int]]]]]:
     program = check(parse(decode("<stdin>", source)))
     found = {}
     for name, reshard in program.reshards.items():
-        layout = bind_change(reshard.source, reshard.target, reshard.mesh, Sizes()).source
+        layout = bind_change(reshard.source, reshard.target, reshard.mesh, Sizes())[0].source
         found[name] = [[[list(run) for run in runs] for runs in layout.runs(rank)] for rank in layout.mesh.ranks]
     return found
 

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
 from click.testing import CliRunner
 
+import shardlang as sl
 from shardlang.cli import main
 
 KEYS = {
@@ -88,3 +90,42 @@ def test_dtensors_planners_are_shown_beside_ours() -> None:
     received = [float(rows[name].removeprefix(name).split()[0]) for name in rows if name.startswith("DTensor ")]
     assert len(received) == 2
     assert min(received) > float(rows["shardlang"].split()[1]) == 4
+
+
+def test_of_an_open_dim_the_cheapest_axis_is_taken() -> None:
+    code, out, _ = run("f32[8192/? 8192] => [8192/b 8192]", "--mesh", "a:2 * b:4")
+    assert code == 0
+    assert out.startswith("f32[8192/b 8192] => [8192/b 8192]")
+    assert "nothing to do" in out
+
+
+def test_parts_of_an_axis_are_named_by_split() -> None:
+    code, out, _ = run("f32[8/tp0 8/tp1] => [8/tp 8]", "--mesh", "dp:2 * tp:8", "--split", "tp = tp0:2 * tp1:4")
+    assert code == 0
+    assert out.startswith("f32[8/tp0 8/tp1] => [8/tp 8]")
+    other = run("f32[8/a 8] => [8 8/x1]", "--mesh", "a:4", "--to", "x:4 ranks 4..7", "--split", "x = x0:2 * x1:2")
+    assert other[0] == 0
+
+
+def test_a_split_of_no_axis_or_of_another_size_is_refused() -> None:
+    for split, code in (("q = q0:2 * q1:4", "SL0217"), ("tp = a:2 * b:2", "SL0313"), ("tp = a:2 b:4", "SL01")):
+        found = run("f32[8/tp] => [8]", "--mesh", "tp:8", "--split", split)
+        assert found[0] == 1
+        assert f"error[{code}" in found[2]
+
+
+def test_the_target_on_another_mesh_is_held_against_the_source() -> None:
+    for change, code in (("f32[8/a 8] => [8 4]", "SL0317"), ("f32[8/a] => f16[8]", "SL0318")):
+        found = run(change, "--mesh", "a:4", "--to", "x:2 ranks 4..5")
+        assert found[0] == 1
+        assert f"error[{code}]" in found[2]
+
+
+def test_python_says_the_same_of_splits_and_open_dims() -> None:
+    change, axes = "f32[8/tp0 8/?] => [8/tp 8]", "dp:2 * tp:8"
+    plan = sl.plan(change, axes, splits={"tp": "tp0:2 * tp1:4"})
+    _, out, _ = run(change, "--mesh", axes, "--split", "tp = tp0:2 * tp1:4", "--format", "json")
+    assert plan.hash == json.loads(out)["hash"]
+    assert str(plan.source) == "[8/tp0 8/tp1]"
+    with pytest.raises(ValueError, match="has its own"):
+        sl.plan("[8/a] => [8]", sl.loads("mesh m = a:4").mesh("m"), splits={"a": "x:2 * y:2"})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardlang.check.meshes import check_axes
-from shardlang.check.transition import transition
+from shardlang.check.asked import read_mesh
+from shardlang.check.planned import plan_cheapest
+from shardlang.check.transition import transitions
 from shardlang.diagnostics.explanations import Fence, fences
 from shardlang.layout import Layout, Runs
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan
-from shardlang.plan.search import plan_transition
 from shardlang.source import Source
-from shardlang.syntax.parse import parse_axes, parse_change
+from shardlang.syntax.parse import parse_change
 
 SPEC = Path(__file__).parents[2] / "spec"
 
@@ -28,20 +28,19 @@ def examples(*languages: str) -> dict[str, Fence]:
 
 
 def mesh_of(axes: str) -> Mesh:
-    return Mesh("example", check_axes(parse_axes(Source("<mesh>", axes)), "example"))
+    return read_mesh(axes)
 
 
 def layout_of(spec: str, mesh: Mesh) -> Layout:
     """The layout that a spec with literal sizes says."""
-    return transition(parse_change(Source("<spec>", f"{spec} => {spec}")), mesh).source
+    (found,) = transitions(parse_change(Source("<spec>", f"{spec} => {spec}")), mesh)
+    return found.source
 
 
 def plan_of(change: str, mesh: Mesh, objective: str = "time", cap: float | None = 1.0) -> Plan:
-    asked = transition(parse_change(Source("<change>", change)), mesh)
     assert objective in ("time", "bytes")
-    return plan_transition(
-        asked.source, asked.target, asked.dtype, objective="bytes" if objective == "bytes" else "time", cap=cap
-    )
+    found = transitions(parse_change(Source("<change>", change)), mesh)
+    return plan_cheapest(found, objective="bytes" if objective == "bytes" else "time", cap=cap)
 
 
 def runs_text(runs: Runs) -> str:

@@ -162,15 +162,10 @@ def test_no_plan_receives_less_than_some_rank_needs(change: str, objective: str)
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_faster_link_never_makes_a_plan_slower(change: str) -> None:
-    from shardlang.check.transition import transition
-    from shardlang.plan.search import plan_transition
-    from shardlang.syntax.parse import parse_change
-
     def seconds(bandwidth: int) -> float:
         mesh = mesh_of("a:2 * b:4")
         axes = tuple(evolve(axis, link=Link("l", bandwidth, 10**6)) for axis in mesh.axes)
-        asked = transition(parse_change(Source("x", f"f32{change}")), Mesh("m", axes))
-        return plan_transition(asked.source, asked.target).seconds
+        return plan_of(f"f32{change}", Mesh("m", axes)).seconds
 
     times = [seconds(10**n) for n in range(6, 12)]
     assert times == sorted(times, reverse=True)
