@@ -18,8 +18,8 @@ from shardlang.check.model import ModelLayouts, ParameterLayout
 from shardlang.check.program import CallLine
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl06_calls
 from shardlang.dtypes import DTYPES
-from shardlang.layout import Cut, Dim, Factor, Layout, Pending
-from shardlang.lower.placements import placements_of
+from shardlang.layout import Cut, Dim, Factor, Layout, Pending, canonical_dim
+from shardlang.lower.placements import carried
 from shardlang.mesh import Mesh
 
 
@@ -79,24 +79,17 @@ class LoweredModel:
 
 
 def lower_model(layouts: ModelLayouts) -> LoweredModel:
-    """Raises ShardlangError (SL0634) for parameters whose layout no placements say, SL0638 for a module whose own
-    parameters of two dtypes one group cannot hold."""
+    """Raises ShardlangError (SL0638) for a module whose own parameters of two dtypes one group cannot hold."""
     mesh = on_leaves(layouts.mesh)
     errors: list[Diagnostic] = []
     others = {names[0]: names for names in layouts.tied}
     parameters: dict[str, Parameter] = {}
     for declared in layouts.unique_parameters():
         layout = layout_on_leaves(declared.layout, mesh)
-        placements = placements_of(layout)
-        if placements is None:
-            errors.append(sl06_calls.parameter_placement(declared.line.spec.span, declared.name, str(declared.layout)))
-            continue
         names = others.get(declared.name, (declared.name,))
         parameters[declared.name] = Parameter(
-            names, declared.shape, declared.dtype, layout, placements, not declared.frozen and _is_float(declared)
+            names, declared.shape, declared.dtype, layout, carried(layout), not declared.frozen and _is_float(declared)
         )
-    if errors:
-        raise ShardlangError(errors)
     groups = tuple(g for group in layouts.groups for g in _groups(group, layouts.mesh, parameters, errors))
     if errors:
         raise ShardlangError(errors)
@@ -178,17 +171,23 @@ def keeps_part(group: Group, mesh: Mesh) -> bool:
 
 
 def stored_dim(parameter: Parameter, ranks: int) -> int:
-    """The dim by which FSDP stores a parameter in parts: 0, which it pads, but where tensor parallelism cut that dim
-    unevenly, which torch's metadata of the stored parts cannot say; then one that both leave even, if there is one."""
-    first = parameter.layout.dims[0]
-    if not any(c.uneven and parameter.layout.mesh.axis(c.axis).size > 1 for c in first.flat):
+    """The dim by which FSDP stores a parameter in parts: 0, which it pads, but where that is cut unevenly or within its
+    factors, so that torch's metadata of the stored parts could not say them; then one that both leave even, if there is
+    one."""
+    layout = parameter.layout
+    if _is_plain(layout, 0):
         return 0
-    local = parameter.layout.local_shape(parameter.layout.mesh.first_rank)
+    local = layout.local_shape(layout.mesh.first_rank)
     for d in range(1, len(local)):
-        even = not any(c.uneven for c in parameter.layout.dims[d].flat)
-        if even and local[d] % ranks == 0:
+        if local[d] % ranks == 0 and _is_plain(layout, d):
             return d
     return 0
+
+
+def _is_plain(layout: Layout, dim: int) -> bool:
+    """Is each block of a dim one stretch, and all of them equal?"""
+    canonical = canonical_dim(layout.mesh, layout.dims[dim])
+    return not canonical.flat and all(d.axis is not None for d in canonical.digits[:-1])
 
 
 def stored_numel(parameter: Parameter, dim: int, ranks: int) -> int:

@@ -2,6 +2,7 @@
 
 A DTensor's placements say, for each mesh dim, ``Shard(d)``, ``Replicate()`` or ``Partial(op)``; dims that split one
 tensor dim nest left to right in ``torch.chunk``'s way. A layout has placements when it says the same of every rank.
+Other blocks of parameters are carried under the names of ``lower.strided``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending, ReduceOp
-from shardlang.lower import torch_private
+from shardlang.lower import strided, torch_private
 from shardlang.mesh import Axis, Mesh
 
 _OPS: dict[str, ReduceOp] = {"sum": "sum", "avg": "avg", "max": "max", "min": "min"}
@@ -82,8 +83,16 @@ def layout_of(mesh: Mesh, placements: tuple[Placement, ...], shape: tuple[int, .
             cuts.setdefault(dim % max(len(shape), 1), []).append((axis.name, torch_private.split_factor(placement)))
         elif not isinstance(placement, Replicate):
             raise ShardlangError(sl07_runtime.unknown_placement(axis.name, str(placement)))
-    dims = tuple(_dim(mesh, size, _in_order(mesh, cuts.get(d, []))) for d, size in enumerate(shape))
+    dims = tuple(_said(mesh, size, cuts.get(d, [])) for d, size in enumerate(shape))
     return Layout(mesh, dims, tuple(pending))
+
+
+def _said(mesh: Mesh, size: int, cuts: list[tuple[str, int]]) -> Dim:
+    """The dim that placements with split factors say. Torch's are in mesh order."""
+    if all(factor == 1 for _, factor in cuts):
+        return _dim(mesh, size, [name for name, _ in cuts])
+    dim = strided.dim_of(mesh, size, cuts)
+    return _dim(mesh, size, _in_order(mesh, cuts)) if dim is None else dim
 
 
 def _in_order(mesh: Mesh, cuts: list[tuple[str, int]]) -> list[str]:
@@ -125,6 +134,24 @@ def placements_of(layout: Layout) -> tuple[Placement, ...] | None:
     return result if layout_of(mesh, result, layout.shape).equivalent(layout) else None
 
 
+@lru_cache(maxsize=1 << 12)
+def carried(layout: Layout) -> tuple[Placement, ...]:
+    """Placements under which a DTensor carries a parameter of any layout, and from which ``layout_of`` knows it again.
+
+    Torch's own where they say it; else its strided ones, which say every even block; else (an uneven cut after those of
+    factors) numbers, with which operators that act on each element alone go on, and all that moves elements raises.
+    ``layout`` is on leaf axes.
+    """
+    exact = placements_of(layout)
+    if exact is not None:
+        return exact
+    found: dict[str, Placement] = {p.axis: Partial(p.op) for p in layout.pending if layout.mesh.axis(p.axis).size > 1}
+    for d, dim in enumerate(layout.dims):
+        for axis, factor in strided.factors_of(layout.mesh, dim).items():
+            found[axis] = Shard(d) if factor == 1 else torch_private.strided_shard(d, factor)
+    return tuple(found.get(a.name, Replicate()) for a in layout.mesh.axes)
+
+
 def ranks_of(torch_mesh: DeviceMesh) -> tuple[int, ...]:
     """Torch's ranks of a device mesh, row-major. Kept: under torch.compile's fake tensors they could not be read."""
     ranks = _ranks.get(torch_mesh)
@@ -133,4 +160,4 @@ def ranks_of(torch_mesh: DeviceMesh) -> tuple[int, ...]:
     return ranks
 
 
-__all__ = ["device_mesh", "layout_of", "mesh_of", "placements_of", "ranks_of", "remember"]
+__all__ = ["carried", "device_mesh", "layout_of", "mesh_of", "placements_of", "ranks_of", "remember"]

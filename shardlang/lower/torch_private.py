@@ -112,6 +112,16 @@ def split_factor(placement: Any) -> int:
     return int(placement.split_factor) if is_strided_shard(placement) else 1
 
 
+def strided_shard(dim: int, factor: int) -> Any:
+    """The placement of a dim that is first cut in ``factor`` pieces, and each of these over the mesh dim.
+
+    With a factor below zero it is a mark that torch carries along and cannot read. Seen in torch 2.11 to 2.13.
+    """
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    return _StridedShard(dim, split_factor=factor)
+
+
 def dtensor_spec(mesh: Any, placements: tuple[Any, ...], shape: Any, stride: Any, dtype: torch.dtype) -> Any:
     """The record that a DTensor keeps of itself; made once and shared by all DTensors that it describes.
 
@@ -309,6 +319,23 @@ def dtensor_transitions(
     ``least_cost`` asks its graph-based planner, else its default one does it. There is no public way to ask for a plan
     without ranks: it stands on a process group that sends nothing (``fake``), which must not be beside a real one.
     Seen in torch 2.13.
+def store_as(module: Any, owner: Any, name: str, spec: Any) -> None:
+    """Gives a parameter that an FSDP module stores in parts another record (``spec``) of which elements these are.
+
+    ``fully_shard`` writes placements that are true where tensor parallelism cut a dim evenly, in one stretch; it does
+    not look at others. ``owner`` is the module that has the parameter, as ``name``. Seen in torch 2.13.
+    """
+    for group in module._get_fsdp_state()._fsdp_param_groups:
+        for parameter in group.fsdp_params:
+            info = parameter._module_info
+            if info.module is owner and info.param_name == name:
+                held = parameter.sharded_param
+                made = dtensor_of(held._local_tensor, spec, requires_grad=False)
+                parameter._sharding_spec, parameter._spmd_placements = spec, spec.placements
+                parameter.sharded_param = torch.nn.Parameter(made, requires_grad=held.requires_grad)
+                parameter._setattr_on_modules(parameter.sharded_param)
+
+
     """
     import math
 

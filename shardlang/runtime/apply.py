@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed.fsdp
+from attrs import evolve
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -24,13 +25,14 @@ from shardlang.layout import Layout
 from shardlang.lower import attention, torch_private
 from shardlang.lower.facts import facts_of
 from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, lower_model
-from shardlang.lower.placements import device_mesh, mesh_of, ranks_of
+from shardlang.lower.placements import carried, device_mesh, layout_of, mesh_of, ranks_of
 from shardlang.runtime import blocks, calls, compiled_calls
 from shardlang.runtime.applied import Applied, remember
 from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.global_view import global_view
 from shardlang.runtime.groups import Team
+from shardlang.runtime.stored_layouts import cut_for_storage
 
 mesh_dims = getattr(torch.distributed.fsdp, "DataParallelMeshDims", None)
 """Tells ``fully_shard`` which axes of a mesh are its own; torch 2.11 has no such thing."""
@@ -194,6 +196,8 @@ def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
         inside = {p for p in part.parameters() if p in left_out}
         arguments = fully_shard_arguments(one, part, mesh)
         fully_shard(part, ignored_params=inside or None, **arguments)
+        for parameter in one.parameters:
+            _say_what_is_stored(parameter, one, part)
         if one.parameters and keeps_part(one, lowered.mesh):
             torch_private.reshard_to_part(part, _part_mesh(one, mesh))
     for one in lowered.groups:
@@ -204,6 +208,29 @@ def group(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
         if one.parameters:
             _owe_whole_gradients(one, part)
     _prefetch(lowered.groups, module)
+
+
+def _say_what_is_stored(parameter: Parameter, one: Group, part: nn.Module) -> None:
+    """Corrects what FSDP says of the part of a parameter that it stores, where that is not the part that it has."""
+    owner, _, last = _within(parameter.name, one.module).rpartition(".")
+    home = part.get_submodule(owner)
+    stored = home.get_parameter(last)
+    assert isinstance(stored, DTensor)
+    mesh = mesh_of(stored.device_mesh)
+    names = [a.name for a in mesh.axes]
+    # Torch stores over one axis: several are one, of a name of its own, in the mesh of the stored part.
+    known = {a.name for a in parameter.layout.mesh.axes}
+    axes = one.shard if len(one.shard) < 2 else [n for n in names if n not in known]
+    layout = cut_for_storage(evolve(parameter.layout, mesh=mesh), one.dims[parameter.name], tuple(axes))
+    try:
+        said: Layout | None = layout_of(mesh, stored.placements, parameter.shape)
+    except ShardlangError:
+        said = None
+    if said is None or not said.equivalent(layout):
+        spec = torch_private.spec_of(stored)
+        meta = spec.tensor_meta
+        made = torch_private.dtensor_spec(stored.device_mesh, carried(layout), meta.shape, meta.stride, meta.dtype)
+        torch_private.store_as(part, home, last, made)
 
 
 def _part_mesh(one: Group, mesh: DeviceMesh) -> DeviceMesh:

@@ -27,7 +27,7 @@ from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
 from shardlang.lower.model import layout_on_leaves
-from shardlang.lower.placements import layout_of, placements_of
+from shardlang.lower.placements import carried, layout_of, placements_of
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan, dual
 from shardlang.plan.search import plan_transition
@@ -222,12 +222,12 @@ def cross_without_grad(value: DTensor, target: Layout, boundary: Boundary) -> Te
 
 
 def _move(value: DTensor, target: Layout, boundary: Boundary) -> tuple[Tensor, Layout]:
-    """The value in a layout that has placements, without autograd; and the layout that it came in."""
+    """The value in another layout, without autograd; and the layout that it came in."""
     block, settled = torch_private.settle_masks(torch_private.block_of(value), value.placements)
     source = layout_of(boundary.mesh, settled, tuple(value.shape))
     moved = boundary.run(plan_of(source, target, value.dtype), block)
     placements = placements_of(target)
     assert placements is not None
     stride = torch_private.contiguous_stride(value.shape)
-    spec = torch_private.dtensor_spec(boundary.device_mesh, placements, value.shape, stride, value.dtype)
+    spec = torch_private.dtensor_spec(boundary.device_mesh, carried(target), value.shape, stride, value.dtype)
     return torch_private.dtensor_of(moved.view_as(moved), spec, requires_grad=False), source

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
-from shardlang.lower.placements import layout_of, placements_of
+from shardlang.lower.placements import carried, layout_of
 from shardlang.plan.plan import Plan
 from shardlang.runtime.calls import Boundary, Call
 from shardlang.runtime.seeds import seed_of_call
@@ -172,7 +172,7 @@ def _compile(
     return _Compiled(
         program,
         run,
-        tuple(placements_of(g) for g in program.gradients),
+        tuple(carried(g) for g in program.gradients),
         tuple(
             ResultKind(w, boundary.device_mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True)
         ),

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import chunk
 from shardlang.lower import torch_private
-from shardlang.runtime.reshard import layout_of
+from shardlang.runtime.reshard import layout_of, reshard
 
 
 def cross_entropy(
@@ -175,5 +175,7 @@ def whole_value(x: Tensor) -> Tensor:
     """The plain tensor that a (possibly split or pending) DTensor stands for, outside autograd."""
     whole = x.detach()
     if isinstance(whole, DTensor):
+        if any(torch_private.is_strided_shard(p) for p in whole.placements):
+            return reshard(whole, "whole").to_local()  # type: ignore[no-any-return]  # reshard gives what it is given
         whole = whole.redistribute(placements=[Replicate()] * whole.device_mesh.ndim).to_local()
     return whole

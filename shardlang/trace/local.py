@@ -8,7 +8,7 @@ the parts to the gradient of its source (a reduce-scatter in the place of an all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from attrs import evolve
@@ -40,9 +40,9 @@ def add_gradients(
 
     Returns the layout of each argument's gradient.
     """
-    owed = _absorbed(builder)
     wanted = {id(v): d for v, d in zip(arguments, declared, strict=True)}
     allowed = {id(v): p for v, p in zip(arguments, parts, strict=True)}
+    owed = _absorbed(builder, {v.node: allowed[id(v)] for v in arguments if wanted[id(v)] is None})
     results: dict[int, Layout] = {}
     for node in list(builder.graph.nodes):
         value = node.meta.get("value")
@@ -86,20 +86,26 @@ def _uses(node: fx.Node, value: Value, owed: dict[fx.Node, frozenset[str]]) -> d
     return uses
 
 
-def _absorbed(builder: Builder) -> dict[fx.Node, frozenset[str]]:
-    """The axes over which a node's gradient may stay in parts, since the move it comes from can add them up."""
+def _absorbed(builder: Builder, allowed: Mapping[fx.Node, frozenset[str]]) -> dict[fx.Node, frozenset[str]]:
+    """The axes over which a node's gradient may stay in parts, since the move it comes from can add them up, or the
+    argument it comes from may be given them (``allowed``)."""
+    every = frozenset(a.name for a in builder.mesh.leaves())
     owed: dict[fx.Node, frozenset[str]] = {}
     for node in reversed(builder.graph.nodes):
         value = node.meta.get("value")
-        if not isinstance(value, Value) or not value.differentiable or not _reaches_move(node):
+        if not isinstance(value, Value) or not value.differentiable:
+            continue
+        origin = _origin(node)
+        if origin is None:
             continue
         uses = _uses(node, value, owed)
         common = _common(uses.values()) if uses else frozenset()
+        common &= every if origin.target is move else allowed.get(origin, frozenset())
         if common:
             owed[node] = common
     # Parts that a view lets through have to be let through by all that it comes from.
     for node in builder.graph.nodes:
-        if node in owed and node.target is not move:
+        if node in owed and node.op == "call_function" and node.target is not move:
             source = node.args[0]
             if isinstance(source, fx.Node) and source not in owed:
                 del owed[node]
@@ -110,22 +116,25 @@ def _common(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset.intersection(*sets)
 
 
-def _reaches_move(node: fx.Node) -> bool:
-    """Does the value come from a move that its gradient can enter in parts, by views that nothing else uses?"""
+def _origin(node: fx.Node) -> fx.Node | None:
+    """The move or argument that a value comes from by views that nothing else uses, if its gradient can be in parts."""
     while node.op == "call_function" and node.target is not move:
         if not isinstance(node.target, torch._ops.OpOverload):
-            return False
+            return None
         if ".".join(operator_name(node.target).split(".")[:2]) not in PASS:
-            return False
+            return None
         source = node.args[0]
         if not isinstance(source, fx.Node) or len(source.users) != 1:
-            return False
+            return None
         node = source
+    if node.op == "placeholder":
+        return node
     if node.target is not move:
-        return False
+        return None
     made: Move = node.meta["move"]
     plan = made.forward
-    return plan is not None and all(p.op == "sum" for side in (plan.source, plan.target) for p in side.owed())
+    linear = plan is not None and all(p.op == "sum" for side in (plan.source, plan.target) for p in side.owed())
+    return node if linear else None
 
 
 def _vary(

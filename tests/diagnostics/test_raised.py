@@ -88,14 +88,6 @@ def test_a_cross_entropy_over_split_classes_takes_class_indices_alone(world: Wor
     assert world.run(codes_of_losses) == [[(), *[("SL0715",)] * 3]] * 4
 
 
-def test_a_parameter_that_dtensor_cannot_say_is_refused_before_anything_is_placed() -> None:
-    program = sl.loads(declared("  param weight : [(3 2/a k) d]"))
-    module = nn.Linear(4, 12, bias=False)
-    with pytest.raises(ShardlangError) as caught:
-        lower_model(check_model(program.declared_model(), facts_of(module)))
-    assert caught.value.codes == ("SL0634",)
-
-
 def test_a_module_with_trained_parameters_of_two_dtypes_is_refused() -> None:
     program = sl.loads(declared("  param otherwise : whole\n  fsdp root over a"))
     with pytest.raises(ShardlangError) as caught:

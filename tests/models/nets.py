@@ -124,6 +124,54 @@ class Encoder(nn.Module):
         return self.output(self.encoder(self.embed(tokens), src_key_padding_mask=tokens == 0))
 
 
+class Fused(nn.Module):
+    """Attention whose query, key and value are one weight, kept as ``[in, out]`` or as ``[out, in]``, with a bias."""
+
+    def __init__(self, turned: bool = False, heads: int = 4) -> None:
+        super().__init__()
+        self.turned, self.heads = turned, heads
+        self.weight = nn.Parameter(torch.randn(DIM, 3 * DIM) * DIM**-0.5)
+        if turned:
+            self.weight = nn.Parameter(self.weight.detach().t().contiguous())
+        self.bias = nn.Parameter(torch.randn(3 * DIM) * 0.1)
+        self.out = nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight if self.turned else self.weight.t()
+        q, k, v = F.linear(x, weight, self.bias).split(DIM, dim=2)
+        q, k, v = (t.view(*t.shape[:-1], self.heads, -1).transpose(1, 2) for t in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Gpt(nn.Module):
+    """Two blocks of fused attention between an embedding and its transpose."""
+
+    def __init__(self, turned: bool = False, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, DIM)
+        self.layers = nn.ModuleList(Fused(turned, heads) for _ in range(2))
+        self.output = nn.Linear(DIM, VOCAB, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.output(x)
+
+
+def gpt() -> nn.Module:
+    return Gpt()
+
+
+def turned_gpt() -> nn.Module:
+    return Gpt(turned=True)
+
+
+def gpt_of_two_heads() -> nn.Module:
+    return Gpt(turned=True, heads=2)
+
+
 class Uneven(nn.Module):
     """Sizes that divide nothing: weights of 5 by 16 and 16 by 5, and one that is empty."""
 

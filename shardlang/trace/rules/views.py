@@ -222,7 +222,33 @@ def sliced(call: Call) -> Rule:
 
         made = along(call, (), "")
         return Rule(made.inputs, made.outputs, made.sizes, linear=LINEAR, monotone=True, literals=Literals(rewrite))
-    return along(call, (dim,), "a slice of a split dim lies on some ranks only")
+    why = "a slice of a split dim lies on some ranks only"
+    length, start = result[dim], call.get("start") or 0
+    start += shape[dim] if start < 0 else 0
+    even = call.get("step") in (1, None) and length and shape[dim] % length == 0 and start % length == 0
+    if even and len(call.args) > 3:
+
+        def one(args: tuple[Any, ...], kwargs: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> tuple[Any, ...]:
+            local = outs[0][dim]
+            first = start // length * local
+            narrow = call.op._schema.name == "aten::narrow"
+            return (args[0], dim, first, local if narrow else first + local)
+
+        return parts(call, dim, shape[dim] // length, why, Literals(one))
+    return along(call, (dim,), why)
+
+
+def parts(call: Call, dim: int, count: int, why: str, literals: Literals | None) -> Rule:
+    """A dim taken apart into equal parts, of which each result is one. Ranks may hold their own part of every part, as
+    they do of a fused weight; which part it is must not differ between them."""
+    shape = call.tensors[0].shape
+    sizes = {f"d{i}": n for i, n in enumerate(shape)} | {"part": count, f"d{dim}": shape[dim] // count}
+    terms = tuple((f"d{i}",) for i in range(len(shape)))
+    whole = (*terms[:dim], ("part", f"d{dim}"), *terms[dim + 1 :])
+    return Rule(
+        (whole,), (terms,) * len(call.results), sizes, whole=frozenset({"part"}), linear=LINEAR, why_whole=why,
+        literals=literals,
+    )  # fmt: skip
 
 
 @rule("aten.select")
@@ -241,9 +267,22 @@ def select(call: Call) -> Rule:
     "aten.chunk", "aten.split", "aten.split_with_sizes", "aten.tensor_split", "aten.unsafe_chunk", "aten.unsafe_split"
 )
 def chunked(call: Call) -> Rule:
-    """The dim that is taken apart must be whole."""
+    """The dim that is taken apart must be whole, but within equal parts."""
     dim = axis_of(call.get("dim") or 0, len(call.tensors[0].shape))
-    return along(call, (dim,), "the parts of a split dim lie on some ranks only")
+    why = "the parts of a split dim lie on some ranks only"
+    lengths = {r.shape[dim] for r in call.results}
+    if len(lengths) > 1 or not all(lengths) or len(call.args) < 2:
+        return along(call, (dim,), why)
+    given = call.args[1]
+    by_number = call.op._schema.name in ("aten::chunk", "aten::unsafe_chunk", "aten::tensor_split")
+    if by_number and not isinstance(given, int):
+        return along(call, (dim,), why)
+
+    def rewrite(args: tuple[Any, ...], kwargs: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> tuple[Any, ...]:
+        lengths = [out[dim] for out in outs]
+        return (args[0], lengths[0] if isinstance(given, int) else lengths, *args[2:])
+
+    return parts(call, dim, len(call.results), why, None if by_number else Literals(rewrite))
 
 
 @rule("aten.unbind")
