@@ -265,13 +265,6 @@ def without_modes() -> Iterator[None]:
             torch._C._push_on_torch_function_stack(mode)
 
 
-def reshard_to_part(module: Any, part_mesh: Any) -> None:
-    """After its forward pass an FSDP module keeps its parameters in parts over ``part_mesh``'s second dim.
-
-    ``fully_shard(reshard_after_forward=N)`` refuses DTensors, though what it then keeps are flat buffers, and the
-    parameter that stands for them meanwhile is never computed with. Seen in torch 2.13.
-    """
-    from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 def in_backward() -> bool:
     """Is this thread inside a backward pass, as what activation checkpointing computes again is?
 
@@ -280,6 +273,13 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def reshard_to_part(module: Any, part_mesh: Any) -> None:
+    """After its forward pass an FSDP module keeps its parameters in parts over ``part_mesh``'s second dim.
+
+    ``fully_shard(reshard_after_forward=N)`` refuses DTensors, though what it then keeps are flat buffers, and the
+    parameter that stands for them meanwhile is never computed with. Seen in torch 2.13.
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 
     info = HSDPMeshInfo(part_mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
     for group in module._get_fsdp_state()._fsdp_param_groups:
@@ -302,23 +302,6 @@ def _as_if_plain(parameter: Any, method: Callable[[], None]) -> Callable[[], Non
     return call
 
 
-def gather_stacked(group: Any, result: torch.Tensor, block: torch.Tensor) -> None:
-    """All-gathers equal blocks into ``result``, one under the other, and waits.
-
-    The group's own method (``_allgather_base``): the public function around it logs and checks for as long as a small
-    gather itself takes. Seen in torch 2.11 to 2.13.
-    """
-    group._allgather_base(result, block).wait()
-
-
-def dtensor_transitions(
-    sizes: tuple[int, ...], shape: tuple[int, ...], source: list[Any], target: list[Any], *, least_cost: bool
-) -> list[tuple[int, Any, Any]]:
-    """The (mesh dim, placement before, placement after) steps by which DTensor would redistribute a tensor.
-
-    ``least_cost`` asks its graph-based planner, else its default one does it. There is no public way to ask for a plan
-    without ranks: it stands on a process group that sends nothing (``fake``), which must not be beside a real one.
-    Seen in torch 2.13.
 def store_as(module: Any, owner: Any, name: str, spec: Any) -> None:
     """Gives a parameter that an FSDP module stores in parts another record (``spec``) of which elements these are.
 
@@ -336,6 +319,23 @@ def store_as(module: Any, owner: Any, name: str, spec: Any) -> None:
                 parameter._setattr_on_modules(parameter.sharded_param)
 
 
+def gather_stacked(group: Any, result: torch.Tensor, block: torch.Tensor) -> None:
+    """All-gathers equal blocks into ``result``, one under the other, and waits.
+
+    The group's own method (``_allgather_base``): the public function around it logs and checks for as long as a small
+    gather itself takes. Seen in torch 2.11 to 2.13.
+    """
+    group._allgather_base(result, block).wait()
+
+
+def dtensor_transitions(
+    sizes: tuple[int, ...], shape: tuple[int, ...], source: list[Any], target: list[Any], *, least_cost: bool
+) -> list[tuple[int, Any, Any]]:
+    """The (mesh dim, placement before, placement after) steps by which DTensor would redistribute a tensor.
+
+    ``least_cost`` asks its graph-based planner, else its default one does it. There is no public way to ask for a plan
+    without ranks: it stands on a process group that sends nothing (``fake``), which must not be beside a real one.
+    Seen in torch 2.13.
     """
     import math
 
