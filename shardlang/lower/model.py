@@ -152,7 +152,7 @@ def _group(module: str, members: tuple[Parameter, ...], group: FsdpGroup, mesh: 
     return Group(
         module,
         members,
-        {p.name: stored_dim(p, ranks) for p in members},
+        {p.name: stored_dim(p, ranks, line.reshard) for p in members},
         _leaves(line.over, mesh),
         _leaves(line.replicate, mesh),
         line.param_dtype,
@@ -166,16 +166,19 @@ def _group(module: str, members: tuple[Parameter, ...], group: FsdpGroup, mesh: 
 
 def keeps_part(group: Group, mesh: Mesh) -> bool:
     """Does a group keep its parameters, after the forward pass, in parts over fewer ranks than it stores them over?"""
-    ranks = math.prod(mesh.axis(a).size for a in group.shard)
-    return not isinstance(group.reshard, bool) and group.reshard < ranks
+    return _to_fewer(group.reshard, math.prod(mesh.axis(a).size for a in group.shard))
 
 
-def stored_dim(parameter: Parameter, ranks: int) -> int:
+def _to_fewer(reshard: bool | int, ranks: int) -> bool:
+    return not isinstance(reshard, bool) and reshard < ranks
+
+
+def stored_dim(parameter: Parameter, ranks: int, reshard: bool | int = True) -> int:
     """The dim by which FSDP stores a parameter in parts: 0, which it pads, but where that is cut unevenly or within its
     factors, so that torch's metadata of the stored parts could not say them; then one that both leave even, if there is
-    one."""
+    one. A group that keeps parts over fewer ranks cuts these along dim 0, and takes them for parts along its own."""
     layout = parameter.layout
-    if _is_plain(layout, 0):
+    if _is_plain(layout, 0) or _to_fewer(reshard, ranks):
         return 0
     local = layout.local_shape(layout.mesh.first_rank)
     for d in range(1, len(local)):

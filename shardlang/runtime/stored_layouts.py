@@ -27,7 +27,7 @@ def stored_layouts(layouts: ModelLayouts) -> dict[str, Layout]:
             declared = layouts.parameters[name]
             if declared.shape:
                 one = Parameter((name,), declared.shape, declared.dtype, found[name], (), True)
-                found[name] = cut_for_storage(found[name], stored_dim(one, ranks), axes)
+                found[name] = cut_for_storage(found[name], stored_dim(one, ranks, group.line.reshard), axes)
     return found
 
 
