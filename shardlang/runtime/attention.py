@@ -43,16 +43,23 @@ def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **o
 
 
 def _mask_block(mask: Tensor, query: DTensor) -> Tensor:
-    """The part of a mask ``[.., batch or 1, heads or 1, seq, seq]`` that goes with this rank's queries."""
+    """The part of a mask ``[.., batch or 1, heads or 1, seq, seq]`` that goes with this rank's queries.
+
+    What is one for all rows or heads, as a learned bias of positions, has a gradient from each of them: over axes that
+    split these it comes in parts.
+    """
     mesh = query.device_mesh
     if not isinstance(mask, DTensor):
         mask = DTensor.from_local(mask, mesh, [Replicate()] * mesh.ndim, run_check=False)
     first = 4 - mask.dim()
     wanted: list[Placement] = []
+    grads: list[Placement] = []
     for placement in query.placements:
         dim = placement.dim - first if isinstance(placement, Shard) else -1
-        wanted.append(Shard(dim) if dim >= 0 and mask.shape[dim] > 1 else Replicate())
-    return mask.redistribute(placements=wanted).to_local()
+        alike = dim >= 0 and mask.shape[dim] > 1
+        wanted.append(Shard(dim) if alike else Replicate())
+        grads.append(Partial() if placement.is_shard() and not alike else wanted[-1])
+    return mask.redistribute(placements=wanted).to_local(grad_placements=grads)
 
 
 def _stride(block: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
