@@ -17,10 +17,12 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 @message("SL0701", "ranks that come with different plans")
-def ranks_disagree(first: int, second: int, one: str, other: str) -> Diagnostic:
+def ranks_disagree(first: int, second: int, one: str, other: str, *, waited: bool = False) -> Diagnostic:
+    """``waited``: it was found out only as both waited for the other, not before anything was sent."""
+    what = "each waited for the other to do the same" if waited else "nothing was sent"
     return Diagnostic(
         f"rank {first} and rank {second} do not ask for the same transfer",
-        notes=(f"rank {first}: {one}", f"rank {second}: {other}", "nothing was sent"),
+        notes=(f"rank {first}: {one}", f"rank {second}: {other}", what),
         helps=("make every rank of the mesh reshard the same tensors in the same order",),
     )
 
@@ -28,18 +30,22 @@ def ranks_disagree(first: int, second: int, one: str, other: str) -> Diagnostic:
 @message("SL0702", "a rank that does not come")
 def rank_missing(
     what: str,
-    step: int,
-    steps: int,
-    kind: str,
-    axes: tuple[str, ...],
+    step: tuple[int, int, str, tuple[str, ...]] | None,
     ranks: tuple[int, ...],
     missing: tuple[int, ...],
     store_gone: bool,
     cause: str,
 ) -> Diagnostic:
-    """``step`` is 1-based, 0 for the agreement before the first one."""
-    over = f" over `{'/'.join(axes)}`" if axes else ""
-    place = f"step {step} of {steps}, {kind}{over}" if step else "the agreement before the first step"
+    """``step`` of a plan: its number (from 1; 0 for the agreement before the first), how many there are, kind, axes.
+
+    ``None`` where ranks do something else together, which ``what`` says in words.
+    """
+    place = what
+    if step is not None:
+        number, steps, kind, axes = step
+        over = f" over `{'/'.join(axes)}`" if axes else ""
+        place = f"step {number} of {steps}, {kind}{over}" if number else "the agreement before the first step"
+        what = f"`{what}`"
     if store_gone:
         gone = "the store of the launch is gone, and with it the rank that kept it (rank 0, unless torchrun kept it)"
     elif missing:
@@ -47,7 +53,7 @@ def rank_missing(
     else:
         gone = "every rank came, and the connection between two of them broke"
     return Diagnostic(
-        f"{gone.split(',')[0] if store_gone else gone}: `{what}`",
+        f"{gone.split(',')[0] if store_gone else gone}: {what}",
         notes=(*((gone,) if store_gone else ()), f"in {place}, among {_ranks(ranks)}", f"the backend says: {cause}"),
     )
 

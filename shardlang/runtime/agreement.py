@@ -1,6 +1,6 @@
 """Ranks agree before they send: on plan, dtype and the fit of their blocks, at the first use of each.
 
-One small collective on a group of its own, so that a rank that comes with another plan meets the others here and not
+One small collective on a group for words, so that a rank that comes with another plan meets the others here and not
 in the middle of a transfer. What was agreed once is not asked again, unless ``SHARDLANG_AGREE`` says so: ``first``
 (the default), ``always``, ``never``. This is control traffic and not in any plan's bytes.
 """
@@ -18,8 +18,7 @@ import torch
 import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
-from shardlang.runtime import faults, record
-from shardlang.runtime.groups import Group, group_of
+from shardlang.runtime import faults, turns, watch, words
 
 if TYPE_CHECKING:
     from shardlang.runtime.distributed import ReadyPlan
@@ -49,18 +48,22 @@ def agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor]) -> None:
     said = [f"{_name(b.dtype)} {p.plan.source} => {p.plan.target}" for p, b in zip(plans, blocks, strict=True)]
     misfit = next((i for i, (p, b) in enumerate(zip(plans, blocks, strict=True)) if not p.fits(b)), None)
     _sequence[ranks] += 1
-    account = {
+    account: dict[str, Any] = {
         "said": said,
         "hashes": [p.plan.hash for p in plans],
         "call": _sequence[ranks],
         "misfit": None if misfit is None else [misfit, list(blocks[misfit].shape)],
     }
+    watch.ensure()
+    shown = f"{_all_of(said)}, for the first time"
     try:
-        accounts = _accounts(group_of(ranks), account)
+        with turns.taken(ranks, shown):
+            told = words.tell(words.group_for_words(ranks), "agreement", json.dumps(account).encode(), shown)
     except RuntimeError as error:
         raise faults.lost(plans[0], -1, error) from error
-    if accounts is None:
+    if told is None and misfit is None:
         return
+    accounts = [account] * len(ranks) if told is None else [json.loads(t) for t in told]
     first = accounts[0]
     for rank, other in zip(ranks, accounts, strict=True):
         if any(other[k] != first[k] for k in ("said", "hashes", "call")):
@@ -71,18 +74,6 @@ def agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor]) -> None:
             source = plans[index].plan.source
             due = source.local_shape(plans[index].team.logical(rank))
             raise ShardlangError(sl07_runtime.block_of_wrong_size(str(source), tuple(shape), due, rank))
-
-
-def _accounts(group: Group, account: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """What every rank says, by rank, where anything is amiss; ``None`` where all say the same and all blocks fit."""
-    text = json.dumps(account).encode()
-    fits = account["misfit"] is None
-    word = hashlib.sha256(text).digest()[:15] + bytes([fits]) + len(text).to_bytes(8, "little")
-    answers = gather_bytes(group, word)
-    if fits and all(a == word for a in answers):
-        return None
-    room = max(int.from_bytes(a[16:], "little") for a in answers)
-    return [json.loads(a.rstrip(b"\0")) for a in gather_bytes(group, text.ljust(room, b"\0"))]
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str]:
@@ -98,14 +89,13 @@ def _differ(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str]:
     return tuple(f"{len(a['said'])} tensors, first {a['said'][0]} (call {a['call']})" for a in (one, other))  # type: ignore[return-value]  # two
 
 
+def _all_of(said: list[str]) -> str:
+    """All transfers of a call, told apart from others in a short text."""
+    if len(said) == 1:
+        return said[0]
+    digest = hashlib.sha256("\n".join(said).encode()).hexdigest()[:8]
+    return f"{len(said)} tensors, the first {said[0]} ({digest})"
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def gather_bytes(group: Group, mine: bytes) -> list[bytes]:
-    """Equally many bytes of every rank, in the group's order."""
-    given = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-    got = [torch.empty_like(given) for _ in range(group.size)]
-    with record.noted():
-        dist.all_gather(got, given, group.handle)
-    return [bytes(g.tolist()) for g in got]

@@ -117,18 +117,24 @@ def reduce_scatter(group: Group, label: Label, out: torch.Tensor, given: torch.T
 
 
 def exchange(
-    group: Group, label: Label, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]
+    group: Group,
+    label: Label,
+    sends: Sequence[tuple[int, torch.Tensor]],
+    receives: Sequence[tuple[int, torch.Tensor]],
+    tag: int = 0,
 ) -> list[dist.Work]:
     """Sends contiguous tensors to members, by their places in the group, and fills others from members.
 
     The work of each receive, in order, then that of the sends. A pair of members exchanges at most one tensor each way.
+    Under another ``tag`` (at most 2**30) nothing is received: ranks that exchange different things wait for each other
+    instead.
     """
     if record.recording():
         received, sent = sum(t.nbytes for _, t in receives), sum(t.nbytes for _, t in sends)
         record.note(label.kind, label.axes, received, sent, label.count)
     with record.noted() if record.recording() else nullcontext():
-        works = [dist.irecv(wire(t.view(-1)), group=group.handle, group_src=i) for i, t in receives]
-        works += [dist.isend(wire(t.view(-1)), group=group.handle, group_dst=i) for i, t in sends]
+        works = [dist.irecv(wire(t.view(-1)), group=group.handle, group_src=i, tag=tag) for i, t in receives]
+        works += [dist.isend(wire(t.view(-1)), group=group.handle, group_dst=i, tag=tag) for i, t in sends]
     return [_work(w) for w in works]
 
 

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from attrs import frozen
 
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl07_state
-from shardlang.runtime import faults, record
-from shardlang.runtime.groups import Group, abandon, group_of
+from shardlang.runtime import faults, record, turns, watch, words
 
 
 @frozen
@@ -31,10 +30,6 @@ class Council:
     what: str
 
     @property
-    def group(self) -> Group | None:
-        return group_of(self.ranks) if len(self.ranks) > 1 else None
-
-    @property
     def index(self) -> int:
         """This rank's place among them."""
         return self.ranks.index(dist.get_rank()) if len(self.ranks) > 1 else 0
@@ -43,24 +38,32 @@ class Council:
         """Brings every rank's report to the first, and what ``verdict`` makes of them to all.
 
         A report that is a ``Failure`` ends it: every rank raises the same ShardlangError, as it does where ``verdict``
-        raises one. SL0763 where a rank does not come.
+        raises one. SL0763 where a rank does not come, SL0701 where one comes with something else.
         """
-        group = self.group
-        if group is None:
+        if len(self.ranks) == 1:
             return _raised(_judged([report], verdict))
+        watch.ensure()
+        try:
+            with turns.taken(tuple(sorted(self.ranks)), self.what):
+                answer = self._asked(report, verdict)
+        except RuntimeError as error:
+            if not faults.of_the_wire(error):
+                raise
+            found = faults.failure(tuple(sorted(self.ranks)), error)
+            found.raise_difference()
+            raise ShardlangError(sl07_state.rank_silent(self.what, found.missing, found.cause)) from error
+        return _raised(answer)
+
+    def _asked(self, report: Any, verdict: Callable[[list[Any]], Any]) -> Any:
+        group = words.group_for_words(self.ranks)
+        words.tell(group, self.what)
         first = group.ranks[0]
         reports: list[Any] | None = [None] * group.size if group.index == 0 else None
-        try:
-            with record.noted():
-                dist.gather_object(report, reports, dst=first, group=group.handle)
-                answer = [_judged(reports, verdict) if reports is not None else None]
-                dist.broadcast_object_list(answer, src=first, group=group.handle)
-        except RuntimeError as error:
-            abandon(group)
-            missing, _ = faults.silent_ranks(group.ranks, self.what)
-            cause = str(error).strip().partition("\n")[0]
-            raise ShardlangError(sl07_state.rank_silent(self.what, missing, cause)) from error
-        return _raised(answer[0])
+        with record.noted():
+            dist.gather_object(report, reports, dst=first, group=group.handle)
+            answer = [_judged(reports, verdict) if reports is not None else None]
+            dist.broadcast_object_list(answer, src=first, group=group.handle)
+        return answer[0]
 
 
 def _judged(reports: list[Any], verdict: Callable[[list[Any]], Any]) -> Any:

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.plan.plan import Plan
-from shardlang.runtime import agreement, faults, groups
+from shardlang.plan.steps import FREE
+from shardlang.runtime import agreement, faults, groups, turns, watch
 from shardlang.runtime.faults import guarded
 from shardlang.runtime.groups import Team
 from shardlang.runtime.steps import Local, Sending, prepare
@@ -85,6 +86,19 @@ class ReadyPlan:
         self._sliced = bool(plan.steps) and plan.steps[-1].kind == "slice"
         self._fresh = not self._same and not self._sliced
         self._size = None if self.shape is None or not self.involved else torch.Size(self.shape)
+        sends = self.involved and len(self.ranks) > 1 and any(step.kind not in FREE for step in plan.steps)
+        self.line = turns.line_of(self.ranks) if sends else None
+        """The turns of its ranks, of which each use is one; ``None`` where nothing is sent: ranks need not all come."""
+        if sends:
+            watch.ensure()
+
+    @property
+    def key(self) -> str:
+        """As the subject of a turn."""
+        return self.plan.hash
+
+    def __str__(self) -> str:
+        return f"{self.plan.dtype} {self.plan.source} => {self.plan.target}"
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None, check: bool | None, alias: bool = False) -> Running:
         """See ``start_plan``."""
@@ -105,12 +119,19 @@ class ReadyPlan:
             return self.start(block, None, None, alias).wait()
         result = block
         at = 0
+        line = self.line
+        if line is not None:
+            turns.begin(line, self)
         try:
             for step in steps:
                 result = step.run(result)
                 at += 1
         except RuntimeError as error:
+            turns.leave()
             raise faults.lost(self, at, error) from error
+        finally:
+            if line is not None:
+                turns.leave()
         return result if self._fresh and result.is_contiguous() else self.settle(result, block, None, alias)
 
     def fits(self, block: torch.Tensor) -> bool:
@@ -155,8 +176,12 @@ class Running:
         self._at = 0
         self._state: State = block
         self._result: torch.Tensor | None = None
-        if steps:
-            self._start(block)
+        self._turn = None if plan.line is None else turns.begin(plan.line, plan)
+        try:
+            if steps:
+                self._start(block)
+        finally:
+            turns.leave()
 
     def wait(self) -> torch.Tensor:
         """Ends the transfer under way and does the remaining steps; once more, it gives the same result."""
@@ -164,12 +189,16 @@ class Running:
             return self._result
         result: torch.Tensor = self._state
         last = len(self._steps) - 1
-        while self._at <= last:
-            with guarded(self._plan, self._at):
-                result = self._steps[self._at].finish(self._state)
-            self._at += 1
-            if self._at <= last:
-                self._start(result)
+        try:
+            while self._at <= last:
+                turns.enter(self._turn)
+                with guarded(self._plan, self._at):
+                    result = self._steps[self._at].finish(self._state)
+                self._at += 1
+                if self._at <= last:
+                    self._start(result)
+        finally:
+            turns.leave()
         self._state = None
         self._result = self._plan.settle(result, self._block, self._out, self._alias)
         return self._result

@@ -7,19 +7,20 @@ bounded size; large ones go by themselves, a few under way at a time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from shardlang.lower import torch_private
 from shardlang.plan.bundle import plan_bundle
 from shardlang.plan.plan import Plan
-from shardlang.runtime import agreement, collectives
+from shardlang.runtime import agreement, collectives, turns
 from shardlang.runtime.blocks import read_into
 from shardlang.runtime.crossing import Crossing, assembled
 from shardlang.runtime.distributed import ReadyPlan
@@ -100,10 +101,40 @@ def move_many(
         blocks = [torch_private.block_of(x) if isinstance(x, DTensor) else x for x in tensors]
         plans = [route.plan() for route in routes]
         _agree(plans, blocks, check)
-        moved = _run([(plan, block) for plan, block in zip(plans, blocks, strict=True)])
+        with _turn(plans):
+            moved = _run([(plan, block) for plan, block in zip(plans, blocks, strict=True)])
         settled = [p.settle(m, b, None, False) for p, m, b in zip(plans, moved, blocks, strict=True)]
         flags = graded or [False] * len(routes)
         return [route.wrap(block, flag) for route, block, flag in zip(routes, settled, flags, strict=True)]
+
+
+@frozen
+class _Bundle:
+    """Many plans as the subject of one turn of their ranks."""
+
+    plans: list[ReadyPlan]
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256("\n".join(plan.plan.hash for plan in self.plans).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{len(self.plans)} tensors, the first {self.plans[0]} ({self.key[:8]})"
+
+
+@contextmanager
+def _turn(plans: Sequence[ReadyPlan]) -> Iterator[None]:
+    """One turn of the ranks of each mesh, whose plans these are."""
+    by_ranks: dict[tuple[int, ...], list[ReadyPlan]] = {}
+    for plan in plans:
+        if plan.line is not None:
+            by_ranks.setdefault(plan.ranks, []).append(plan)
+    for ranks, some in by_ranks.items():
+        turns.begin(turns.line_of(ranks), _Bundle(some))
+    try:
+        yield
+    finally:
+        turns.leave()
 
 
 _agreed: set[tuple[object, bytes]] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import lru_cache
 
@@ -18,8 +19,9 @@ from shardlang.layout import Layout
 from shardlang.lower.placements import ranks_of
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import dual
-from shardlang.runtime.agreement import gather_bytes
-from shardlang.runtime.groups import Team, group_of
+from shardlang.runtime import words
+from shardlang.runtime.faults import told_apart
+from shardlang.runtime.groups import Team
 from shardlang.source import Source
 from shardlang.syntax.parse import parse_spec
 
@@ -121,10 +123,13 @@ def global_shape(spec: Spec, local: tuple[int, ...], mesh: Mesh, team: Team, *, 
 
 def gather_shapes(ranks: tuple[int, ...], local: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     """The local shape of every rank, by torch's rank; one small collective."""
-    words = torch.tensor([len(local), *local, *[0] * (15 - len(local))], dtype=torch.int64)
-    answers = gather_bytes(group_of(ranks), words.numpy().tobytes())
-    shapes = [torch.frombuffer(bytearray(a), dtype=torch.int64).tolist() for a in answers]
-    return {r: tuple(s[1 : 1 + s[0]]) for r, s in zip(sorted(ranks), shapes, strict=True)}
+    members = tuple(sorted(ranks))
+    about = "telling each other the shapes of their blocks"
+    with told_apart(members, about):
+        told = words.tell(words.group_for_words(members), about, json.dumps(local).encode())
+    if told is None:
+        return dict.fromkeys(members, local)
+    return {r: tuple(json.loads(t)) for r, t in zip(members, told, strict=True)}
 
 
 def _ways(mesh: Mesh, axes: list[str]) -> int:

@@ -24,6 +24,7 @@ from shardlang.mesh import Mesh
 from shardlang.runtime import blocks, collectives
 from shardlang.runtime.checkpoint import spec_name
 from shardlang.runtime.control import Council, Failure
+from shardlang.runtime.faults import told_apart
 from shardlang.runtime.groups import Group, group_of
 from shardlang.runtime.state import Block, State, state_dict
 from shardlang.runtime.stored_layouts import stored_layouts
@@ -57,7 +58,7 @@ def transfer(
     moves. ``declared`` are the models that the sides are to be, as ``program.transfer`` knows them. Returns the plan.
 
     Raises ShardlangError, the same on every rank: SL0767 where names, shapes or dtypes differ, SL0768 where a side is
-    nowhere, SL0763 where a rank does not come.
+    nowhere, SL0763 and SL0702 where a rank does not come.
     """
     council = Council(tuple(range(dist.get_world_size())) if dist.is_initialized() else (0,), "planning a transfer")
     states: list[State | None] = []
@@ -174,9 +175,9 @@ def run_transfer(plan: TransferPlan, source: dict[str, Block], target: dict[str,
         if not plan.rounds or rank not in plan.ranks:
             return
         device = next(iter({**source, **target}.values())).local.device
-        group = group_of(plan.ranks, device.type)
-        for parts in plan.rounds:
-            _run_round(group, parts, rank, source, target, device)
+        for number, parts in enumerate(plan.rounds, 1):
+            with told_apart(plan.ranks, f"round {number} of {len(plan.rounds)} of a transfer of weights"):
+                _run_round(group_of(plan.ranks, device.type), parts, rank, source, target, device)
 
 
 def _run_round(

@@ -6,6 +6,7 @@ Each is started and finished; between the two its transfer is under way. A block
 from __future__ import annotations
 
 import math
+import zlib
 from fractions import Fraction
 from typing import Any
 
@@ -194,6 +195,7 @@ class Direct(Way):
         super().__init__(cross)
         # In ring order, so that not all ranks send to the same one at once.
         self._ring = [(cross.index + k) % cross.group.size for k in range(1, cross.group.size)]
+        self._tag = zlib.crc32(f"{self.step.kind} {self.step.source} {self.step.target}".encode()) >> 2
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
@@ -209,7 +211,7 @@ class Direct(Way):
             source = cross.sources[i]
             if source is not None and source.numel:
                 sends.append((i, _stretch(block, source) if source.leading is not None else packed(block, (source,))))
-        works = collectives.exchange(cross.group, cross.label, sends, receives)
+        works = collectives.exchange(cross.group, cross.label, sends, receives, self._tag)
         if not cross.reduced:
             keep(cross, block, result)
         return works, receives, sends, result, block

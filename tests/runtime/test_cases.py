@@ -11,11 +11,13 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import shardlang as sl
 from shardlang.layout import Layout
+from shardlang.lower.placements import mesh_of
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan.search import plan_transition
 from shardlang.runtime import distributed, simulate
 from shardlang.runtime.groups import Team
 from shardlang.runtime.record import Recorder
+from shardlang.runtime.specs import layout_for
 from tests.runtime.transitions import LINE, SQUARE, layout, same, value_of
 from tests.world import World, torch_mesh
 
@@ -128,7 +130,7 @@ def test_a_plan_for_four_ranks_is_an_all_to_all_too() -> None:
     assert [s.kind for s in plan.steps] == ["all_to_all"]
 
 
-def fsdp_over_tensor_parallel(rows: int) -> list[Any]:
+def fsdp_over_tensor_parallel(rows: int, due: str) -> list[bool]:
     from torch.distributed.fsdp import fully_shard
 
     mesh = torch_mesh((2, 2), ("dp", "tp"))
@@ -140,7 +142,7 @@ def fsdp_over_tensor_parallel(rows: int) -> list[Any]:
     whole = sl.reshard(stored, "[n d]")
     columns = sl.reshard(stored, "[n d/tp/dp]")
     return [
-        str(sl.layout_of(stored)),
+        sl.layout_of(stored).equivalent(layout_for(due, (rows, 4), mesh_of(mesh))),
         torch.equal(whole.to_local(), weight),
         torch.equal(columns.full_tensor(), weight),
     ]
@@ -148,5 +150,5 @@ def fsdp_over_tensor_parallel(rows: int) -> list[Any]:
 
 @pytest.mark.parametrize("rows", [8, 7])
 def test_parameters_that_fsdp_cut_within_tensor_parallel_blocks(world: World, rows: int) -> None:
-    cut = "/tp/dp" if rows == 8 else "/~tp/~dp"
-    assert world.run(fsdp_over_tensor_parallel, rows) == [[f"[{rows}{cut} 4]", True, True]] * 4
+    due = "[n/tp/dp d]" if rows == 8 else "[n/~tp/~dp d]"
+    assert world.run(fsdp_over_tensor_parallel, rows, due) == [[True, True, True]] * 4

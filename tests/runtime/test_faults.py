@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import shardlang as sl
-from shardlang.runtime import groups
+from shardlang.runtime import groups, watch
 from tests.world import Lost, Raised, World, torch_mesh
 
 
@@ -87,6 +87,74 @@ def test_a_rank_that_is_lost_is_named_with_the_step(how: str) -> None:
         assert seconds < 12
 
 
+def out_of_step(how: str) -> Any:
+    """Rank 2 does something that was agreed on before, while the others do something else."""
+    mesh = torch_mesh((4,), ("tp",))
+    x = sl.distribute(torch.arange(48.0).view(8, 6), "[n/tp d]", mesh)
+    large = sl.distribute(torch.ones(1024, 1024), "[n/tp d]", mesh)
+    for y, spec in ((x, "[n d]"), (large, "[n d]"), (large, "[n d/tp]")):
+        sl.reshard(y, spec)
+    odd = dist.get_rank() == 2
+    start = time.monotonic()
+    try:
+        if how == "an agreed plan beside a new one":
+            sl.reshard(x, "[n d]" if odd else "[n d/~tp]")
+        elif how == "two agreed plans of large blocks":
+            sl.reshard(large, "[n d]" if odd else "[n d/tp]")
+        elif how == "an agreed plan beside many new ones":
+            sl.reshard(x, "[n d]") if odd else sl.reshard_many([x, x], ["[n d]", "[n d/~tp]"])
+        elif how == "a tensor beside a look at copies":
+            sl.reshard(x, "[n d]") if odd else sl.check_copies(x)
+        else:
+            sl.save({"w": x}, "/nowhere") if odd else sl.reshard(x, "[n d]")
+    except sl.ShardlangError as error:
+        d = error.diagnostics[0]
+        return error.codes[0], d.message, d.notes, time.monotonic() - start
+    return None
+
+
+OUT_OF_STEP = {
+    "an agreed plan beside a new one": ("float32 [8/tp 6] => [8 6/~tp], for the first time", "f32 [8/tp 6] => [8 6]"),
+    "two agreed plans of large blocks": ("[1024/tp 1024] => [1024 1024/tp]", "[1024/tp 1024] => [1024 1024]"),
+    "an agreed plan beside many new ones": ("2 tensors, the first float32 [8/tp 6] => [8 6]", "f32 [8/tp 6] => [8 6]"),
+    "a tensor beside a look at copies": ("comparing the copies of a value in `[8/tp 6]`", "f32 [8/tp 6] => [8 6]"),
+    "a save beside a tensor": ("f32 [8/tp 6] => [8 6]", "saving `/nowhere`"),
+}
+
+
+@pytest.mark.parametrize("how", OUT_OF_STEP)
+def test_ranks_that_wait_for_each_other_in_different_turns_find_out(how: str) -> None:
+    """In seconds, and not after the 300 of the timeout: one diagnostic on all ranks, which names both sides."""
+    with World(4) as world:
+        answers = world.run(out_of_step, how, timeout=120)
+    code, message, notes, _ = answers[0]
+    one, other = sorted(notes[:2], key=lambda note: note.startswith("rank 2: "))
+    assert code == "SL0701"
+    assert "and rank 2 do" in message or "rank 2 and" in message
+    assert OUT_OF_STEP[how][0] in one
+    assert other.startswith("rank 2: ")
+    assert OUT_OF_STEP[how][1] in other
+    assert [a[:3] for a in answers] == [answers[0][:3]] * 4
+    assert max(a[3] for a in answers) < 60
+
+
+def slow_but_sound() -> bool:
+    """Rank 1 works for longer than ranks wait before they look at each other."""
+    os.environ["SHARDLANG_TIMEOUT"] = "30"
+    mesh = torch_mesh((4,), ("tp",))
+    x = sl.distribute(torch.arange(8.0), "[n/tp]", mesh)
+    for _ in range(3):
+        sl.reshard(x, "[n]")
+    if dist.get_rank() == 1:
+        time.sleep(2 * watch.LATE + 1)
+    return torch.equal(sl.reshard(x, "[n]").to_local(), torch.arange(8.0))
+
+
+def test_a_rank_that_is_only_slow_is_waited_for() -> None:
+    with World(4) as world:
+        assert world.run(slow_but_sound) == [True] * 4
+
+
 def leak() -> tuple[int, int, bool]:
     mesh = torch_mesh((2, 2), ("a", "b"))
     value = torch.arange(64.0).view(8, 8)
@@ -101,4 +169,4 @@ def leak() -> tuple[int, int, bool]:
 
 
 def test_groups_are_few_and_can_be_released_and_made_again(world: World) -> None:
-    assert [a[0] <= 3 and a[1] <= 1 and a[2] for a in world.run(leak)] == [True] * 4
+    assert [a[0] <= 4 and a[1] <= 2 and a[2] for a in world.run(leak)] == [True] * 4
