@@ -114,3 +114,36 @@ def fsdp_on_whole_mesh(model: str, version: str) -> Diagnostic:
         ),
         helps=("install torch 2.13",),
     )
+
+
+@message("SL0657", "an object that goes into a module called as it is")
+def object_into_call(span: Span | None, module: str, kind: str) -> Diagnostic:
+    return Diagnostic(
+        f"module `{module}` is given a `{kind}`, which a compiled call around it cannot hand on",
+        span,
+        notes=(
+            "a module with an FSDP group, with checkpointing or with `eager` is called as it is",
+            "only tensors, numbers, strings, flags and `None` go from a compiled call into it",
+        ),
+        helps=("build the model without a cache (`use_cache=False`), or write `eager` on the call around it",),
+    )
+
+
+@message("SL0658", "an object that comes out of a module called as it is")
+def object_out_of_call(span: Span | None, module: str, kind: str) -> Diagnostic:
+    return Diagnostic(
+        f"module `{module}` gives a `{kind}`, which a compiled call around it cannot take",
+        span,
+        notes=("tensors, numbers, strings, flags and `None` come out, also in tuples, lists, dicts and records",),
+        helps=("let it give tensors, or write `eager` on the call around it",),
+    )
+
+
+@message("SL0659", "a result whose layout a compiled call around the module needs")
+def open_result(span: Span | None, module: str, number: int) -> Diagnostic:
+    return Diagnostic(
+        f"the `call` line of module `{module}` does not say the layout of its tensor result {number}",
+        span,
+        notes=("the module is called as it is, from the program of the call around it, which goes on with the result",),
+        helps=("write a spec for the result, or `eager` on the call around it",),
+    )

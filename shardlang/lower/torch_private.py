@@ -273,6 +273,23 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+@contextmanager
+def intercepted_calls(calls: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Inside, calling one of these modules calls the function beside it, and none of the module's hooks.
+
+    A module's ``_compiled_call_impl`` (what ``Module.compile`` sets) comes before hooks and forward. Seen in torch
+    2.11 to 2.13.
+    """
+    before = [module._compiled_call_impl for module, _ in calls]
+    for module, function in calls:
+        module._compiled_call_impl = function
+    try:
+        yield
+    finally:
+        for (module, _), own in zip(calls, before, strict=True):
+            module._compiled_call_impl = own
+
+
 def reshard_to_part(module: Any, part_mesh: Any) -> None:
     """After its forward pass an FSDP module keeps its parameters in parts over ``part_mesh``'s second dim.
 

@@ -28,10 +28,11 @@ from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, lo
 from shardlang.lower.placements import carried, device_mesh, layout_of, mesh_of, ranks_of
 from shardlang.runtime import blocks, calls, compiled_calls
 from shardlang.runtime.applied import Applied, remember
-from shardlang.runtime.calls import Boundary, RunPlan, cross_without_grad
+from shardlang.runtime.calls import Boundary, Call, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
 from shardlang.runtime.global_view import global_view
 from shardlang.runtime.groups import Team
+from shardlang.runtime.inner_calls import Apart
 from shardlang.runtime.stored_layouts import cut_for_storage
 
 mesh_dims = getattr(torch.distributed.fsdp, "DataParallelMeshDims", None)
@@ -60,18 +61,25 @@ def apply(declared: Model, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return module
 
 
-def place(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPlan) -> Boundary:
-    """All but FSDP: parameters and buffers become DTensors, calls get their boundaries, modules are checkpointed."""
+def place(
+    lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh, run: RunPlan, watched: Iterable[str] = ()
+) -> Boundary:
+    """All but FSDP: parameters and buffers become DTensors, calls get their boundaries, modules are checkpointed.
+
+    ``watched`` modules are called as they are, for whoever put hooks on them.
+    """
     attention.register()
     boundary = Boundary(lowered.declared, lowered.mesh, mesh, run, lowered.sizes)
     for parameter in lowered.parameters:
         _place_parameter(parameter, module, mesh)
     _place_buffers(module, mesh)
+    made = {path: calls.install(module.get_submodule(path), path, line, boundary) for path, line in lowered.calls}
     for path, line in lowered.calls:
-        part = module.get_submodule(path)
-        call = calls.install(part, path, line, boundary)
-        if not line.eager and _closed(path, lowered):
-            compiled_calls.install(part, path, boundary, _owed_to_fsdp(path, lowered), call)
+        apart = _apart(path, lowered, watched)
+        if not line.eager and all(p in made for p in apart):
+            inner = [_as_called(p, module, made[p], lowered) for p in apart]
+            own = _owed_to_fsdp(path, lowered)
+            compiled_calls.install(module.get_submodule(path), path, boundary, own, made[path], inner)
     for path in lowered.checkpoint:
         _checkpoint(module.get_submodule(path))
     _view_globally(module)
@@ -86,11 +94,21 @@ def reduce_gradients(lowered: LoweredModel, module: nn.Module, boundary: Boundar
             _reduce_gradient(module.get_parameter(parameter.name), parameter.layout, boundary)
 
 
-def _closed(path: str, lowered: LoweredModel) -> bool:
-    """Does nothing inside a module need hooks of its own, so that its forward can be compiled?"""
+def _apart(path: str, lowered: LoweredModel, watched: Iterable[str]) -> list[str]:
+    """The outermost modules inside one that have to be called as they are: they need hooks of their own, or DTensor's
+    dispatch."""
     inside = f"{path}." if path else ""
-    others = [p for p, _ in lowered.calls] + [g.module for g in lowered.groups] + list(lowered.checkpoint)
-    return not any(p.startswith(inside) and p != path for p in others)
+    eager = [p for p, line in lowered.calls if line.eager]
+    others = {*eager, *(g.module for g in lowered.groups), *lowered.checkpoint, *watched}
+    found = sorted((p for p in others if p.startswith(inside) and p != path), key=len)
+    return [p for i, p in enumerate(found) if not any(p.startswith(f"{o}.") for o in found[:i])]
+
+
+def _as_called(path: str, module: nn.Module, call: Call, lowered: LoweredModel) -> Apart:
+    """A module that is called as it is, with the dtypes that its FSDP group gives it."""
+    group = next((g for g in lowered.groups if g.module == path), None)
+    parameters, results = (group.param_dtype, group.output_dtype) if group is not None else (None, None)
+    return Apart(module.get_submodule(path), call, _dtype(parameters), _dtype(results))
 
 
 def _owed_to_fsdp(path: str, lowered: LoweredModel) -> dict[str, frozenset[str]]:

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from shardlang.check.bind import Operand, bind_all, dims_for
+from shardlang.check import Scope, check_spec
+from shardlang.check.bind import Operand, bind, bind_all, dims_for
 from shardlang.check.program import Arg, CallLine
 from shardlang.check.sizes import evaluate
-from shardlang.diagnostics import ShardlangError, sl06_calls
+from shardlang.diagnostics import ShardlangError, sl05_functions, sl06_calls
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
@@ -31,6 +32,8 @@ from shardlang.lower.placements import carried, layout_of, placements_of
 from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan, dual
 from shardlang.plan.search import plan_transition
+from shardlang.syntax.parse import parse_spec
+from shardlang.trace.capture import Mark, intercepts, mark
 
 RunPlan = Callable[[Plan, Tensor], Tensor]
 """Carries out a plan on this rank's block and gives the block of the result."""
@@ -65,15 +68,11 @@ def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) ->
     for arg in line.args:
         if arg.name not in signature.parameters and not free:
             raise ShardlangError(sl06_calls.unknown_argument(arg.span, arg.name, path, list(signature.parameters)))
-    declared = {a.name: a for a in line.args}
-    call = Call(path, line, boundary)
+    call = Call(path, line, boundary, signature)
+    names = list(signature.parameters)
 
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        bound = signature.bind(*args, **kwargs)
-        values = {n: v for n, v in bound.arguments.items() if n in declared}
-        values |= {n: v for n, v in bound.kwargs.items() if n in declared}
-        changed = call.enter(values)
-        names = list(signature.parameters)
+        changed = call.enter(call.named(args, kwargs))
         new_args = tuple(changed.get(names[i], v) if i < len(names) else v for i, v in enumerate(args))
         return new_args, {n: changed.get(n, v) for n, v in kwargs.items()}
 
@@ -86,19 +85,37 @@ def install(module: nn.Module, path: str, line: CallLine, boundary: Boundary) ->
 
 
 class Call:
-    """The boundary of one module. Between ``enter`` and ``leave`` it keeps the sizes that the arguments bound."""
+    """The boundary of one module. Between ``enter`` and ``leave`` it keeps the sizes that the arguments bound.
 
-    def __init__(self, path: str, line: CallLine, boundary: Boundary) -> None:
-        self.path, self.line, self.boundary = path, line, boundary
+    In a trace around the module tensors are global values, and a crossing is a mark that asks for the layout.
+    """
+
+    def __init__(self, path: str, line: CallLine, boundary: Boundary, signature: inspect.Signature) -> None:
+        self.path, self.line, self.boundary, self.signature = path, line, boundary, signature
         self.sizes: list[dict[str, int]] = []
 
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that the line names."""
+        declared = {a.name for a in self.line.args}
+        bound = self.signature.bind(*args, **kwargs)
+        return {n: v for n, v in (*bound.arguments.items(), *bound.kwargs.items()) if n in declared}
+
     def enter(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._cross(name, values[name], layout) for name, layout in self.taken(values).items()}
+
+    def taken(self, values: Mapping[str, Any]) -> dict[str, Layout]:
+        """The layouts of the tensors that the line names; a call is under way from here until its sizes are popped."""
         args = [a for a in self.line.args if isinstance(values.get(a.name), Tensor) and a.spec is not None]
         sizes = dict(self.boundary.sizes)
-        shapes = [global_shape(a, values[a.name], sizes, self.boundary.declared) for a in args]
+        shapes = [
+            tuple(values[a.name].shape)
+            if intercepts()
+            else global_shape(a, values[a.name], sizes, self.boundary.declared)
+            for a in args
+        ]
         layouts = self._layouts(args, shapes, sizes)
         self.sizes.append(sizes)
-        return {a.name: self._cross(a.name, values[a.name], layout) for a, layout in zip(args, layouts, strict=True)}
+        return dict(zip((a.name for a in args), layouts, strict=True))
 
     def declared(self, output: Any) -> list[tuple[Arg, Any]]:
         """The results that the line names, each with what the module gave for it: by field name or by position."""
@@ -120,6 +137,18 @@ class Call:
             for r, shape in zip(results, shapes, strict=True)
         ]
 
+    def layout_of(self, asked: Mark, shape: tuple[int, ...]) -> Layout:
+        """The layout that an ``sl.reshard`` in the traced body asks for, or a ``call`` line within it."""
+        if isinstance(asked.spec, Layout):
+            return asked.spec
+        if asked.source is None:
+            span = asked.site.span() if asked.site else None
+            raise ShardlangError(sl05_functions.spec_not_text(type(asked.spec).__name__, span))
+        declared = self.boundary.declared
+        spec = check_spec(parse_spec(asked.source), Scope(declared, self.boundary.sizes), name="the value")
+        layout = bind(spec, shape, declared, dict(self.sizes[-1]), name="the value")
+        return layout_on_leaves(layout, self.boundary.mesh)
+
     def leave(self, output: Any) -> Any:
         sizes = self.sizes.pop()
         taken = [self._result(r, v, sizes) for r, v in self.declared(output)]
@@ -140,7 +169,7 @@ class Call:
     def _result(self, result: Arg, value: Any, sizes: dict[str, int]) -> Any:
         if result.spec is None or not isinstance(value, Tensor):
             return value
-        if not isinstance(value, DTensor):
+        if not isinstance(value, DTensor) and not intercepts():
             whole = [Replicate()] * self.boundary.device_mesh.ndim
             value = DTensor.from_local(value, self.boundary.device_mesh, whole, run_check=False)
         (layout,) = self._layouts([result], [tuple(value.shape)], sizes)
@@ -155,6 +184,8 @@ class Call:
         return [layout_on_leaves(layout, self.boundary.mesh) for layout in bind_all(operands, sizes)]
 
     def _cross(self, name: str, value: Tensor, layout: Layout) -> Tensor:
+        if intercepts():
+            return mark(value, layout)
         placements = placements_of(layout)
         if placements is None:
             raise ShardlangError(sl06_calls.no_placement(self.line.span, name, self.path, str(layout)))

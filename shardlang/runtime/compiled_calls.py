@@ -1,5 +1,8 @@
 """The body of a ``call``, compiled: the module's forward as a local program, inside whatever hooks the module has.
 
+What is inside the module is compiled with it. The ``call`` lines of modules in there say the layouts of what enters
+and leaves them; those that need hooks of their own are called from the program (``inner_calls``).
+
 Parameters, buffers and tensor arguments come as DTensors, so that their layouts are known; the forward is traced once
 for each set of shapes, layouts and other arguments, typed with the cheapest reshards inserted, and then runs on local
 blocks. A gradient of a parameter that FSDP reduces stays in parts over FSDP's axes, that of an
@@ -10,8 +13,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import islice
 from typing import Any
 
 import torch
@@ -26,16 +30,15 @@ from shardlang.lower import torch_private
 from shardlang.lower.placements import carried, layout_of
 from shardlang.plan.plan import Plan
 from shardlang.runtime.calls import Boundary, Call
-from shardlang.runtime.seeds import seed_of_call
 from shardlang.runtime.groups import Team
+from shardlang.runtime.held import Held, take_apart
+from shardlang.runtime.inner_calls import STATIC, Apart, Noted, caller, noting
 from shardlang.runtime.local_program import function_for
 from shardlang.runtime.results import ResultKind, forget
-from shardlang.trace.capture import TensorType, capture
+from shardlang.runtime.seeds import seed_of_call
+from shardlang.trace.capture import Mark, TensorType, capture, intercepts
 from shardlang.trace.compile import Argument, lower
 from shardlang.trace.program import LocalProgram
-
-STATIC = (int, float, bool, str, type(None), torch.dtype, torch.device)
-"""Types of arguments that a program may be made for; others keep DTensor's dispatch."""
 
 
 @frozen(eq=False)
@@ -45,7 +48,7 @@ class _Compiled:
     gradients: tuple[Any, ...]
     results: tuple[ResultKind, ...]
     leaves: tuple[Any, ...]
-    """What the module gives beside tensors, in its place: ``None``, flags; ``Tensor`` stands for a tensor."""
+    """What the module gives: ``None``, flags; ``Tensor`` stands for a tensor, ``Held`` for an object with some."""
     structure: pytree.TreeSpec
 
 
@@ -64,28 +67,50 @@ class _Run:
         return self.plan.target.local_shape(_rank(self.boundary))
 
 
-def install(module: nn.Module, path: str, boundary: Boundary, own: Mapping[str, frozenset[str]], line: Call) -> None:
-    """Compiles the module's forward. ``own``: the axes over which FSDP adds up a parameter's gradient, by its name in
-    the module. ``line`` gives the layouts of the results.
-    """
+@frozen(eq=False)
+class _Body:
+    """A module whose forward is compiled. ``twin`` is it without hooks; ``own`` are the axes over which FSDP adds up a
+    parameter's gradient, by its name in the module; ``line`` gives the layouts of the results; modules ``apart`` inside
+    it are called as they are."""
+
+    twin: nn.Module
+    path: str
+    boundary: Boundary
+    own: Mapping[str, frozenset[str]]
+    line: Call
+    apart: tuple[Apart, ...]
+
+
+def install(
+    module: nn.Module,
+    path: str,
+    boundary: Boundary,
+    own: Mapping[str, frozenset[str]],
+    line: Call,
+    apart: Sequence[Apart] = (),
+) -> None:
+    """Compiles the module's forward; what is inside it with it, but for modules ``apart``."""
     eager = module.forward
-    twin = _without_hooks(module)
+    body = _Body(_without_hooks(module), path, boundary, own, line, tuple(apart))
+    modules = _inside(module, {p.module for p in apart})
+    slots = _slots(modules)
     made: dict[Any, _Compiled] = {}
 
     @wraps(eager)
     def forward(*args: Any, **kwargs: Any) -> Any:
+        if intercepts():
+            return eager(*args, **kwargs)  # a part of a trace around it
         leaves, structure = pytree.tree_flatten((args, kwargs))
         given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         if not all(isinstance(leaf, STATIC) for leaf in others):
             return eager(*args, **kwargs)
-        held = dict(module.named_parameters()) | dict(module.named_buffers())
-        tensors = [*held.values(), *given]
-        key = (structure, others, tuple(map(_key, tensors)), module.training)
+        tensors = [*(owner[last] for owner, last in slots.values()), *given]
+        key = (structure, others, tuple(map(_key, tensors)), tuple(m.training for m in modules.values()))
         found = made.get(key)
         if found is None:
             try:
-                found = made[key] = _compile(twin, path, boundary, own, line, held, leaves, structure, tensors)
+                found = made[key] = _compile(body, list(slots), leaves, structure, tensors)
                 forget(made)
             except ShardlangError as error:
                 way_out = (
@@ -100,10 +125,42 @@ def install(module: nn.Module, path: str, boundary: Boundary, own: Mapping[str, 
             local.append(seed_of_call())
         blocks = found.run(*local)
         wrapped = iter([kind.wrap(b) for b, kind in zip(blocks, found.results, strict=True)])
-        filled = [next(wrapped) if leaf is Tensor else leaf for leaf in found.leaves]
-        return pytree.tree_unflatten(filled, found.structure)
+        return pytree.tree_unflatten([_filled(leaf, wrapped) for leaf in found.leaves], found.structure)
 
     module.forward = forward
+
+
+def _filled(leaf: Any, wrapped: Iterator[Any]) -> Any:
+    """What comes out in the place of a leaf: the next tensor, an object with the next ones, or the leaf itself."""
+    if isinstance(leaf, Held):
+        return leaf.filled(islice(wrapped, leaf.count))
+    return next(wrapped) if leaf is Tensor else leaf
+
+
+def _inside(module: nn.Module, apart: set[nn.Module]) -> dict[str, nn.Module]:
+    """The module and those in it, by name, but for what is in modules apart."""
+    found: dict[str, nn.Module] = {}
+    outside: list[str] = []
+    for name, part in module.named_modules(remove_duplicate=False):
+        if part in apart or any(name.startswith(f"{o}.") for o in outside):
+            if part in apart:
+                outside.append(name)
+            continue
+        found[name] = part
+    return found
+
+
+def _slots(modules: Mapping[str, nn.Module]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Where the parameters and buffers of modules are, by name; each tensor once."""
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    seen: set[int] = set()
+    for path, part in modules.items():
+        for tensors in (part._parameters, part._buffers):
+            for last, tensor in tensors.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{path}.{last}" if path else last] = tensors, last
+    return found
 
 
 def _without_hooks(module: nn.Module) -> nn.Module:
@@ -118,31 +175,28 @@ def _without_hooks(module: nn.Module) -> nn.Module:
 
 
 def _compile(
-    twin: nn.Module,
-    path: str,
-    boundary: Boundary,
-    own: Mapping[str, frozenset[str]],
-    line: Call,
-    held: Mapping[str, Tensor],
-    leaves: Sequence[Any],
-    structure: pytree.TreeSpec,
-    tensors: Sequence[Tensor],
+    body: _Body, names: Sequence[str], leaves: Sequence[Any], structure: pytree.TreeSpec, tensors: Sequence[Tensor]
 ) -> _Compiled:
-    names = list(held)
+    boundary, path, line = body.boundary, body.path, body.line
     count = len(names)
     made: list[Any] = []
     shape_of: list[pytree.TreeSpec] = []
     declared: list[Any] = []
+    noted: list[Noted] = []
 
     def call(*values: Tensor) -> Any:
         feed = iter(values[count:])
         filled = [next(feed) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, structure)
-        output = torch.func.functional_call(twin, dict(zip(names, values[:count], strict=True)), args, kwargs)
+        with noting(body.apart, noted):
+            output = torch.func.functional_call(body.twin, dict(zip(names, values[:count], strict=True)), args, kwargs)
         out, spec = pytree.tree_flatten(output)
-        made[:] = [leaf if isinstance(leaf, STATIC) else Tensor for leaf in out]
-        shape_of[:] = [spec]
-        given = [leaf for leaf in out if not isinstance(leaf, STATIC)]
+        made[:], shape_of[:] = [], [spec]
+        given: list[Any] = []
+        for leaf in out:
+            held = None if isinstance(leaf, (Tensor, *STATIC)) else take_apart(leaf)
+            made.append(leaf if isinstance(leaf, STATIC) else Tensor if held is None else held[0])
+            given += [] if isinstance(leaf, STATIC) else [leaf] if held is None else held[1]
         by_value = {id(value): result for result, value in line.declared(output)}
         declared[:] = [by_value.get(id(value)) for value in given]
         return given
@@ -156,19 +210,23 @@ def _compile(
             layout = layout_of(boundary.mesh, tensor.placements, shape)
         name = names[i].replace(".", "_") if i < count else f"argument{i - count}"
         # The crossing into the call takes a gradient in parts straight to where it belongs.
-        parts = own.get(names[i], frozenset()) if i < count else every
+        parts = body.own.get(names[i], frozenset()) if i < count else every
         arguments.append(Argument(name, TensorType(shape, tensor.dtype), layout, parts=parts))
     with torch.no_grad():
-        trace = capture(type(twin).forward, [a.type for a in arguments], call)
+        trace = capture(type(body.twin).forward, [a.type for a in arguments], call)
     name = path.replace(".", "_") or "root"
+
+    def marked(mark: Mark, shape: tuple[int, ...]) -> Layout:
+        return line.layout_of(mark, shape)
 
     def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
         return line.layouts_of(declared, shapes)
 
-    program = lower(trace, arguments, boundary.mesh, results, auto=True, name=f"call_{name}")
+    program = lower(trace, arguments, boundary.mesh, results, mark_layout=marked, auto=True, name=f"call_{name}")
     rank = _rank(boundary)
     team = Team(boundary.device_mesh.device_type)
-    run = function_for(program, rank, team, lambda plan, in_place: _Run(plan, boundary))
+    inner = [caller(noted[c.number], c, boundary.device_mesh) for c in program.inner]
+    run = function_for(program, rank, team, lambda plan, in_place: _Run(plan, boundary), inner)
     return _Compiled(
         program,
         run,

@@ -7,7 +7,7 @@ modules; ``torch.compile`` takes it whole, since a move is then one opaque opera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -25,7 +25,7 @@ from shardlang.runtime.groups import Team
 from shardlang.runtime.lockstep import drawn
 from shardlang.runtime.transfers import AllReduce
 from shardlang.trace.call import operator_name
-from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_value
+from shardlang.trace.program import Draw, LocalProgram, Move, draw, inner, move, rank_value
 
 FRESH = frozenset(f"aten.{n}" for n in ("matmul", "mm", "bmm", "linear", "addmm", "baddbmm", "sum", "conv2d", "conv1d"))
 """Operators whose result is new storage that their backward does not need: it may be reduced in place."""
@@ -208,11 +208,15 @@ class Mask:
 
 
 def function_for(
-    program: LocalProgram, rank: int, team: Team, carry: Carry | None = None
+    program: LocalProgram,
+    rank: int,
+    team: Team,
+    carry: Carry | None = None,
+    calls: Sequence[Callable[..., tuple[torch.Tensor, ...]]] = (),
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The program of the mesh's ``rank``: local blocks of the arguments (and a seed, if it draws) in, results' out.
 
-    ``carry`` makes its plans ready; by default they run on ``team``'s process groups.
+    ``carry`` makes its plans ready; by default they run on ``team``'s process groups. ``calls`` make its inner calls.
     """
     make: Carry = carry or (lambda plan, in_place: Transfer(plan, team, in_place))
     space: dict[str, Any] = {}
@@ -253,6 +257,9 @@ def function_for(
         elif node.target is draw:
             space[called] = Mask(program.draws[node.args[0]], rank, node.args[0], team)
             arguments = ["_seed"]
+        elif node.target is inner:
+            space[called] = calls[node.args[0]]
+            arguments = arguments[1:]
         else:
             space[called] = _callable(node)
         freed = [names[n] for n in last.get(node, ()) if n.op == "call_function" and names[n] == n.name]

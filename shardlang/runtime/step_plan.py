@@ -101,7 +101,7 @@ def _go_through(
         ranks_of(mesh)  # read now: under fake tensors they could not be
         stack.enter_context(mode)
         module = build()
-        place(lowered, module, mesh, _planned)
+        place(lowered, module, mesh, _planned, forgetful)
         for group in lowered.groups:
             own = {*group.shard, *group.replicate}
             keep = [i for i, a in enumerate(lowered.mesh.axes) if a.name in own]

@@ -22,7 +22,7 @@ from shardlang.trace.call import Call, TensorArg, operator_name
 from shardlang.trace.capture import Site
 from shardlang.trace.fit import Candidate, Fit, candidates, fit
 from shardlang.trace.pieces import State, layout_of, normal, state_of
-from shardlang.trace.program import Decision, Draw, Move, Reason, move, rank_value
+from shardlang.trace.program import Decision, Draw, InnerCall, Move, Reason, move, rank_value
 from shardlang.trace.rule import Rule
 from shardlang.trace.rules import find, names
 from shardlang.trace.values import Value, dtype_name
@@ -65,6 +65,7 @@ class Builder:
     rank_values: list[Callable[[int], Any]] = field(factory=list)
     constants: dict[str, torch.Tensor] = field(factory=dict)
     draws: list[Draw] = field(factory=list)
+    inner: list[InnerCall] = field(factory=list)
     inlining: list[Any] = field(factory=list)
     """Operators that are being taken apart: one that is made of itself has no parts."""
     site: Site | None = None

@@ -11,11 +11,12 @@ from types import FrameType
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from torch import fx
 from torch.utils import _pytree as pytree
 
 from shardlang.diagnostics import ShardlangError, sl05_functions
+from shardlang.layout import Layout
 from shardlang.lower.torch_private import data_dependent_errors, fake_mode, trace_graph, without_modes
 from shardlang.source import Source, Span
 
@@ -62,6 +63,7 @@ class Trace:
     module: fx.GraphModule
     results: pytree.TreeSpec
     marks: tuple[Mark, ...]
+    inner: tuple[Inner, ...]
     fake: Any
 
 
@@ -102,13 +104,34 @@ class Mark:
     site: Site | None
 
 
-_ACTIVE: list[list[Mark]] = []
+@frozen
+class Inner:
+    """A call in a traced body that is not looked into: whoever runs the program makes it.
+
+    ``arguments``: the layout that each tensor has to come in, ``None`` where any without a reduction owed will do.
+    ``results``: what each tensor is that comes back, and its layout.
+    """
+
+    name: str
+    arguments: tuple[Layout | None, ...]
+    results: tuple[tuple[TensorType, Layout], ...]
+
+
+@frozen
+class _Asked:
+    """What a trace under way came upon."""
+
+    marks: list[Mark] = field(factory=list)
+    inner: list[Inner] = field(factory=list)
+
+
+_ACTIVE: list[_Asked] = []
 _ERASED: list[bool] = []
 
 
 def tracing() -> bool:
     """Is a function of this process being traced now?"""
-    return bool(_ACTIVE)
+    return bool(_ACTIVE) and not _ERASED
 
 
 @torch.library.custom_op("shardlang::mark", mutates_args=())
@@ -142,13 +165,36 @@ def intercepts() -> bool:
 
 def mark(x: torch.Tensor, spec: Any) -> torch.Tensor:
     """What ``sl.reshard(x, spec)`` does in a traced body: the same value, and a node that asks for a layout."""
-    if not _ACTIVE:
+    if not tracing():
         return x
     site = user_site(sys._getframe(1))
     source = _literal_source(spec, site) if isinstance(spec, str) else None
-    _ACTIVE[-1].append(Mark(spec, source, site))
-    marked: torch.Tensor = _mark(x, len(_ACTIVE[-1]) - 1)
+    marks = _ACTIVE[-1].marks
+    marks.append(Mark(spec, source, site))
+    marked: torch.Tensor = _mark(x, len(marks) - 1)
     return marked
+
+
+@torch.library.custom_op("shardlang::inner", mutates_args=())
+def _inner(tensors: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+    raise RuntimeError("a call that a trace does not look into is made by whoever runs the program")
+
+
+@_inner.register_fake
+def _(tensors: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+    return [torch.empty(t.shape, dtype=t.dtype) for t, _ in _ACTIVE[-1].inner[number].results]
+
+
+INNER = torch.ops.shardlang.inner.default
+"""The operator that stands for an ``Inner`` in a trace; its second argument is the number of it."""
+
+
+def call_inner(made: Inner, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a call that the trace under way does not look into."""
+    inner = _ACTIVE[-1].inner
+    inner.append(made)
+    found: list[torch.Tensor] = _inner(list(tensors), len(inner) - 1)
+    return found
 
 
 def _literal_source(text: str, site: Site | None) -> Source:
@@ -186,8 +232,8 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
 
     fake = fake_mode()
     item_error, shape_error = data_dependent_errors()
-    marks: list[Mark] = []
-    _ACTIVE.append(marks)
+    asked = _Asked()
+    _ACTIVE.append(asked)
     try:
         with without_modes(), torch.enable_grad(), fake, _no_autograd_functions():
             values = [torch.empty(t.shape, dtype=t.dtype) for t in arguments]
@@ -203,7 +249,7 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
             raise ShardlangError(sl05_functions.result_not_tensor(name, type(leaf).__name__))
     _refuse_outside(module, name)
     _refuse_mutation(module.graph, name)
-    return Trace(module.graph, module, structure[0], tuple(marks), fake)
+    return Trace(module.graph, module, structure[0], tuple(asked.marks), tuple(asked.inner), fake)
 
 
 def _raised_at(error: BaseException) -> Span | None:

@@ -132,7 +132,7 @@ def _lowered(
         v if a.declared is None else builder.move(v, a.declared, "boundary")
         for v, a in zip(values, arguments, strict=True)
     ]
-    made = values_in(walk(builder, trace.module, seen, layout_of_mark))
+    made = values_in(walk(builder, trace.module, seen, layout_of_mark, trace.inner))
     layouts = list(results([v.shape for v in made]))
     if len(layouts) != len(made):
         raise ShardlangError(sl05_functions.signature_mismatch(name, "result", len(layouts), len(made), span))
@@ -160,6 +160,7 @@ def _lowered(
         tuple(builder.draws),
         tuple(builder.decisions),
         builder.work,
+        tuple(builder.inner),
     )
 
 

@@ -19,7 +19,7 @@ from shardlang.plan.plan import Plan, dual
 from shardlang.plan.search import plan_transition
 from shardlang.trace.builder import Builder
 from shardlang.trace.call import operator_name
-from shardlang.trace.program import Move, move
+from shardlang.trace.program import Move, inner, move
 from shardlang.trace.rules import names
 from shardlang.trace.values import Value, dtype_name, values_of
 
@@ -75,7 +75,7 @@ def _uses(node: fx.Node, value: Value, owed: dict[fx.Node, frozenset[str]]) -> d
     """For each use that a gradient comes back from: the axes over which that gradient is a part of a sum."""
     uses: dict[fx.Node, frozenset[str]] = {}
     for user in node.users:
-        if user.op == "output" or user.target is move:
+        if user.op == "output" or user.target in (move, inner):
             uses[user] = frozenset()
             continue
         held = [v for v in values_of(user) if v.differentiable]

@@ -66,11 +66,28 @@ def draw(index: int) -> torch.Tensor:
     raise RuntimeError("a mask is drawn by whoever runs the local program")
 
 
+def inner(index: int, *blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Stands in a local graph for call ``index`` of those that the trace did not look into, on this rank's blocks."""
+    raise RuntimeError("an inner call is made by whoever runs the local program")
+
+
+@frozen
+class InnerCall:
+    """Inner call ``number`` of a trace: the layouts in which its tensors come and those of its results."""
+
+    number: int
+    name: str
+    arguments: tuple[Layout, ...]
+    dtypes: tuple[torch.dtype, ...]
+    results: tuple[Layout, ...]
+
+
 @frozen(eq=False)
 class LocalProgram:
     """What each rank runs. ``graph`` takes the local block of each argument and returns those of the results.
 
-    Its nodes call operators, ``move``, ``rank_value`` and ``draw``; ``constants`` are what its ``get_attr`` nodes name.
+    Its nodes call operators, ``move``, ``rank_value``, ``draw`` and ``inner``; ``constants`` are what its ``get_attr``
+    nodes name.
     ``rank_values[i](rank)`` is a literal for a rank. ``gradients`` are the layouts of the arguments' gradients.
     ``work`` is the modelled time of its operators, in picoseconds.
     """
@@ -90,3 +107,4 @@ class LocalProgram:
     draws: tuple[Draw, ...] = ()
     decisions: tuple[Decision, ...] = ()
     work: int = 0
+    inner: tuple[InnerCall, ...] = ()

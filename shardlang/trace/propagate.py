@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 from shardlang.layout import Layout
 from shardlang.trace.builder import Builder, is_random
 from shardlang.trace.call import operator_name
-from shardlang.trace.capture import MARK
+from shardlang.trace.capture import INNER, MARK, Inner
+from shardlang.trace.inner import put_inner
 from shardlang.trace.rewrites import REWRITES
 from shardlang.trace.values import Value
 
@@ -26,12 +27,14 @@ def walk(
     module: fx.GraphModule,
     arguments: Sequence[Value],
     layout_of_mark: LayoutOf | None = None,
+    inner: Sequence[Inner] = (),
     *,
     keep_site: bool = False,
 ) -> Any:
     """Types and builds every node; returns the values of the graph's output, in its structure.
 
-    ``keep_site``: the nodes all stand for the operator that the builder is at.
+    ``inner``: the calls that the trace did not look into. ``keep_site``: the nodes all stand for the operator that the
+    builder is at.
     """
     known: dict[fx.Node, Any] = {}
     feed = iter(arguments)
@@ -51,12 +54,17 @@ def walk(
             args = fx.node.map_aggregate(node.args, lambda a: known[a] if isinstance(a, fx.Node) else a)
             kwargs = fx.node.map_aggregate(node.kwargs, lambda a: known[a] if isinstance(a, fx.Node) else a)
             builder.label = "" if keep_site else node.name
-            known[node] = _node(builder, node, args, dict(kwargs), layout_of_mark)
+            known[node] = _node(builder, node, args, dict(kwargs), layout_of_mark, inner)
     raise AssertionError("a graph without an output")
 
 
 def _node(
-    builder: Builder, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], layout_of_mark: LayoutOf | None
+    builder: Builder,
+    node: fx.Node,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    layout_of_mark: LayoutOf | None,
+    inner: Sequence[Inner],
 ) -> Any:
     target: Any = node.target
     if target is operator.getitem:
@@ -68,6 +76,8 @@ def _node(
     if target is MARK:
         assert layout_of_mark is not None
         return builder.move(args[0], layout_of_mark(args[1], args[0]), "asked")
+    if target is INNER:
+        return put_inner(builder, args[1], inner[args[1]], args[0], node.meta["val"])
     if is_random(target):
         return builder.apply(target, args, kwargs, node.meta.get("val"))
     target, cast = _out_of_place(target)
