@@ -17,6 +17,11 @@ from shardlang.lower import torch_private
 from shardlang.runtime.reshard import layout_of, reshard
 
 
+def splits_classes(input: Tensor) -> bool:
+    """Are logits split over their classes?"""
+    return isinstance(input, DTensor) and bool(_split_axes(input, 1 if input.dim() > 1 else 0))
+
+
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -41,10 +46,7 @@ def cross_entropy(
     if not split:
         if isinstance(input, DTensor) and not isinstance(target, DTensor):
             target = _whole(target, input.device_mesh)
-        with torch._C.DisableTorchFunction():
-            return F.cross_entropy(
-                input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
-            )
+        return F.cross_entropy(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
     assert isinstance(input, DTensor)
     asked = {
         "class weights": weight is not None,
