@@ -23,8 +23,9 @@ from shardlang.lower.facts import facts_of
 from shardlang.lower.fsdp_cost import fsdp_traffic
 from shardlang.lower.model import lower_model
 from shardlang.lower.placements import mesh_of
-from shardlang.runtime.observe import Observer, Tally, tally
-from shardlang.runtime.record import Issued, Recorder
+from shardlang.mesh import Axis, Mesh
+from shardlang.runtime.observe import Observer, tally
+from shardlang.runtime.record import Issued, Recorder, note
 from tests.world import World
 
 TEXT = """
@@ -37,6 +38,7 @@ model p on m {{
 }}
 """
 DIM, BATCH = 12, 8
+ONE, TWO = Mesh("m", (Axis("dp", 4),)), Mesh("m", (Axis("dp", 2), Axis("fsdp", 2)))
 
 
 def net() -> nn.Module:
@@ -66,20 +68,25 @@ def by_hand(mesh: Any, shard: str, replicate: str | None, options: dict[str, Any
     return model
 
 
-def trained(model: nn.Module, mesh: Any) -> tuple[list[torch.Tensor], tuple[Tally, ...]]:
-    """Two steps: the stored parts of weights and gradients, and what the second step sent."""
+def trained(model: nn.Module, mesh: Any) -> tuple[list[torch.Tensor], list[Issued]]:
+    """Two steps: the stored parts of weights and gradients; and what the second step sent, in order, with a mark where
+    each layer runs forward and backward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    sent: tuple[Tally, ...] = ()
+    sent: list[Issued] = []
     placements = [Shard(0)] * mesh.ndim
     kept: list[torch.Tensor] = []
+    for i in (0, 2, 4):
+        model[i].register_forward_pre_hook(lambda *_, i=i: note(f"forward {i}", (), 0, 0))
+        model[i].register_full_backward_pre_hook(lambda *_, i=i: note(f"backward {i}", (), 0, 0))
     for step in range(2):
         ways = mesh.size()
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(BATCH, DIM, generator=generator).chunk(ways)[dist.get_rank()]
         with Recorder() as recorder, Observer(mesh_of(mesh), dist.get_rank()):
             out = model(DTensor.from_local(x, mesh, placements, run_check=False))
+            kept.append(out.detach().to_local())
             (out.square().sum() / BATCH).backward()
-        sent = tally(recorder.issued, mesh_of(mesh))
+        sent = recorder.issued
         kept += [p.grad.to_local().clone() for p in model.parameters()]
         optimizer.step()
         optimizer.zero_grad()
@@ -87,6 +94,7 @@ def trained(model: nn.Module, mesh: Any) -> tuple[list[torch.Tensor], tuple[Tall
 
 
 def both(axes: str, over: str, options: str, arguments: dict[str, Any], prefetch: int) -> tuple[bool, Any, Any, Any]:
+    """Are all bits and dtypes equal; what each side sent, in order; what was planned."""
     names = [a.partition(":")[0] for a in axes.split(" * ")]
     program = sl.loads(TEXT.format(mesh=axes, axes="/".join(names), over=over, options=options))
     declared = program.declared_model()
@@ -98,7 +106,7 @@ def both(axes: str, over: str, options: str, arguments: dict[str, Any], prefetch
     ours, sent = trained(program.apply(net(), mesh), mesh)
     shard, replicate = names[-1], names[0] if len(names) > 1 else None
     theirs, theirs_sent = trained(by_hand(mesh, shard, replicate, arguments, prefetch), mesh)
-    same = all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     return same, sent, theirs_sent, tally(planned, mesh_of(mesh))
 
 
@@ -109,9 +117,14 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "prefetch 1": ({}, 1),
     "prefetch 2": ({}, 2),
     "param bf16": ({"mp_policy": HALF}, 0),
+    "reduce bf16": ({"mp_policy": MixedPrecisionPolicy(None, torch.bfloat16)}, 0),
     "param bf16, reduce f32": ({"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}, 0),
     "param bf16, output f32": ({"mp_policy": MixedPrecisionPolicy(torch.bfloat16, None, torch.float32)}, 0),
     "offload yes": ({"offload_policy": CPUOffloadPolicy(pin_memory=False)}, 0),
+    "reshard no, prefetch 1, param bf16, reduce f32": (
+        {"reshard_after_forward": False, "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)},
+        1,
+    ),
 }
 
 
@@ -120,18 +133,39 @@ def test_an_option_does_what_fully_shard_does(world: World, options: str) -> Non
     arguments, prefetch = CASES[options]
     for same, ours, theirs, planned in world.run(both, "dp:4", "over dp", options, arguments, prefetch):
         assert same
-        assert ours == theirs == planned
+        assert ours == theirs
+        assert tally(ours, ONE) == planned
+
+
+@pytest.mark.parametrize("options", [o for o in CASES if o != "reshard yes"])
+def test_an_option_is_not_without_effect(world: World, options: str) -> None:
+    """What the test above compares differs from what the defaults do, so that an option left out would show."""
+    if "offload" in options:  # moves between devices, of which a CPU has one: told by where FSDP gathers from
+        assert all(world.run(offloads, options))
+        return
+    (same, ours, theirs, _), *_ = world.run(both, "dp:4", "over dp", options, {}, 0)
+    assert not same or ours != theirs
+
+
+def offloads(options: str) -> bool:
+    program = sl.loads(TEXT.format(mesh="dp:4", axes="dp", over="over dp", options=options))
+    model = program.apply(net(), program.mesh("m").device_mesh("cpu"))
+    return all(
+        isinstance(model[i]._get_fsdp_state()._fsdp_param_groups[0].offload_policy, CPUOffloadPolicy) for i in (0, 2, 4)
+    )
 
 
 def test_replicate_is_hybrid_sharding(world: World) -> None:
     for same, ours, theirs, planned in world.run(both, "dp:2 * fsdp:2", "over fsdp replicate dp", "reshard yes", {}, 0):
         assert same
-        assert ours == theirs == planned
+        assert ours == theirs
+        assert tally(ours, TWO) == planned
 
 
 def test_reshard_to_fewer_ranks_gathers_among_these(world: World) -> None:
     """By hand torch refuses it on a whole mesh; the bits are those of ``reshard yes``, for fewer bytes."""
-    for same, ours, theirs, planned in world.run(both, "dp:4", "over dp", "reshard 2", {}, 0):
+    for same, issued, by_hand, planned in world.run(both, "dp:4", "over dp", "reshard 2", {}, 0):
+        ours, theirs = tally(issued, ONE), tally(by_hand, ONE)
         assert same
         assert ours == planned
         assert ("all_gather", ("dp:2",)) in {(t.kind, t.axes) for t in ours}
