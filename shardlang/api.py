@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from shardlang import compilation
 from shardlang.check import Scope
 from shardlang.check.asked import read_mesh, read_splits
+from shardlang.check.declarations import rules_on
 from shardlang.check.planned import plan_cheapest
 from shardlang.check.program import Fn, Model, Program
 from shardlang.check.transition import transitions
@@ -105,7 +106,9 @@ class LoadedProgram:
         return transfer(source, target, staging=staging, show=show, declared=sides)
 
     def zeros(self, spec: str, **options: Any) -> Any:
-        """``sl.zeros`` with the file's constants as sizes, on its only mesh or on ``mesh=`` (a name, or torch's)."""
+        """``sl.zeros`` with the file's constants as sizes, on its only mesh or on ``mesh=`` (a name, or torch's).
+
+        A dim that names no axis gets those of the mesh's ``rules``, as in the file's own specs."""
         return self._make("zeros", spec, options)
 
     def ones(self, spec: str, **options: Any) -> Any:
@@ -129,14 +132,35 @@ class LoadedProgram:
         return self._make("randn", spec, options)
 
     def _make(self, maker: str, spec: str, options: dict[str, Any], *values: Any) -> Any:
+        from shardlang.lower.placements import mesh_of
         from shardlang.runtime import create
+        from shardlang.runtime.specs import checked_spec
 
         mesh = options.pop("mesh", None)
         if mesh is None or isinstance(mesh, str):
             meshes = self._program.meshes
             mesh = self.mesh(mesh or (next(iter(meshes)) if len(meshes) == 1 else "")).device_mesh()
-        sizes = {**self._program.lets, **options.pop("sizes", {})}
-        return getattr(create, maker)(spec, *values, mesh, sizes=sizes, **options)
+        lets = {**self._program.lets, **options.pop("sizes", {})}
+        declared = mesh_of(mesh)
+        scope = Scope(declared, lets, rules_on(self.compilation.tree, declared))
+        return getattr(create, maker)(checked_spec(spec, scope), *values, mesh, sizes=lets, **options)
+
+    def release(self) -> None:
+        """Destroys the process groups that transfers on the file's meshes have made: those among a mesh's ranks.
+
+        All ranks of the meshes call it, when they have finished what they began; a later transfer makes them anew.
+        Leaving a ``with`` block of the program does it too.
+        """
+        from shardlang.runtime import groups
+
+        for mesh in self._program.meshes.values():
+            groups.release(mesh.ranks)
+
+    def __enter__(self) -> LoadedProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def declared_model(self, name: str | None = None) -> Model:
         """A declared model; without a name the only one. Raises SL0224."""

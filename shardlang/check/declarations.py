@@ -165,6 +165,11 @@ def _models(file: tree.File, scopes: Mapping[str, Scope], errors: list[Diagnosti
     return models
 
 
+def rules_on(file: tree.File, mesh: Mesh) -> dict[str, DimRule]:
+    """The rules for dims of specs on a mesh of a file without faults, by the dim's name."""
+    return _rules(file, mesh, [])
+
+
 def _rules(file: tree.File, mesh: Mesh, errors: list[Diagnostic]) -> dict[str, DimRule]:
     """The rules for dims of specs on a mesh, by the dim's name."""
     rules: dict[str, DimRule] = {}

@@ -22,6 +22,8 @@ def command(file: str, staging: int, form: str, given: Given) -> None:
     It is what `program.transfer` does with placed models. Exit 0: planned; 1: a fault of the file; 2: wrong usage.
     """
     session = given.load(file)
+    if not session.program.transfers:
+        raise ShardlangError(sl07_state.nothing_to_transfer(session.source.name, list(session.program.models)))
     known = session.layouts
     from shardlang.runtime.transfer import declared_plan
 

@@ -210,3 +210,13 @@ def not_a_holder(rank: int, ranks: Sequence[int]) -> Diagnostic:
         f"rank {rank} holds nothing of this state, which is on ranks {', '.join(map(str, ranks))}",
         helps=("save and load on the ranks of the model's mesh only",),
     )
+
+
+@message("SL0772", "a file without a transfer")
+def nothing_to_transfer(file: str, models: Sequence[str]) -> Diagnostic:
+    line = " => ".join(models[:2]) if len(models) > 1 else "trainer => server"
+    return Diagnostic(
+        f"`{file}` declares no transfer",
+        notes=(f"it has {plural(len(models), 'model')}" + (f": {quoted(models)}" if models else ""),),
+        helps=(f"add a line `transfer {line}`, for two models of the same weights",),
+    )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from attrs import frozen
+from attrs import define, frozen
 
 from shardlang.lower import torch_private
 
@@ -50,9 +51,13 @@ class Team:
         return rank if self.ranks is None else self.ranks[rank - self.first]
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Group:
-    """A process group. ``ranks`` are torch's, in the group's order (ascending); ``index`` is this rank's place."""
+    """A process group. ``ranks`` are torch's, in the group's order (ascending); ``index`` is this rank's place.
+
+    What is prepared for it holds this and not the ``handle``, which goes when the group is destroyed: torch closes the
+    connections of a group with the last reference to it.
+    """
 
     handle: dist.ProcessGroup
     ranks: tuple[int, ...]
@@ -170,7 +175,7 @@ def abandon(group: Group) -> None:
         del _groups[key]
     _owner[1:] = [object()]
     cut(group)
-    dist.destroy_process_group(group.handle)
+    _destroy(group)
 
 
 def abandon_within(ranks: tuple[int, ...]) -> None:
@@ -179,12 +184,23 @@ def abandon_within(ranks: tuple[int, ...]) -> None:
         abandon(group)
 
 
-def release() -> None:
-    """Destroys every group that the executor made. All ranks must have finished what they issued on them."""
-    for group in _groups.values():
-        dist.destroy_process_group(group.handle)
-    _groups.clear()
+def release(ranks: Iterable[int] | None = None) -> None:
+    """Destroys every group that the executor made, or those among some ranks.
+
+    All ranks must have finished what they issued on them, and must do the same: groups that are needed again are made
+    anew, by all of their members.
+    """
+    wanted = None if ranks is None else set(ranks)
+    for key, group in list(_groups.items()):
+        if wanted is None or set(group.ranks) <= wanted:
+            del _groups[key]
+            _destroy(group)
     _owner[1:] = [object()]
+
+
+def _destroy(group: Group) -> None:
+    dist.destroy_process_group(group.handle)
+    del group.handle
 
 
 __all__ = [

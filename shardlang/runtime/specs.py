@@ -41,8 +41,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 @lru_cache(maxsize=1 << 12)
 def tensor_spec(text: str, mesh: Mesh) -> TensorSpec:
     """The checked spec of a text on a mesh. Raises ShardlangError with all that is wrong in it."""
+    return checked_spec(text, Scope(mesh))
+
+
+def checked_spec(text: str, scope: Scope) -> TensorSpec:
+    """The checked spec of a text, with the constants and rules that it may refer to. Raises as ``tensor_spec``."""
     errors: list[Diagnostic] = []
-    spec = resolve_spec(parse_spec(Source("<spec>", text)), Scope(mesh), errors, name="the tensor")
+    spec = resolve_spec(parse_spec(Source("<spec>", text)), scope, errors, name="the tensor")
     if errors:
         raise ShardlangError(errors)
     return spec

@@ -93,7 +93,7 @@ class AllGather(Way):
     def __init__(self, cross: Crossing) -> None:
         super().__init__(cross)
         self._direct = in_line(cross.places, math.prod(cross.shape))
-        self._shape, self._handle = cross.shape, cross.group.handle
+        self._shape, self._group = cross.shape, cross.group
         first = cross.places[0]
         # One block under the other along the first dim: backends take both as they are.
         self._stacked = self._direct and first is not None and first.shape[1:] == cross.shape[1:] and first.shape != ()
@@ -102,7 +102,7 @@ class AllGather(Way):
         if not self._stacked or record.recording() or not collectives.plain(block):
             return super().run(block)
         result = block.new_empty(*self._shape)
-        torch_private.gather_stacked(self._handle, result, block)
+        torch_private.gather_stacked(self._group.handle, result, block)
         return result
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:

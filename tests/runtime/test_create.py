@@ -56,6 +56,47 @@ def test_a_program_makes_tensors_from_its_constants(world: World) -> None:
     assert world.run(from_a_program) == [(True,) * 4] * 4
 
 
+def by_rules() -> tuple[Any, ...]:
+    program = sl.loads(
+        """
+        let d = 6
+        mesh pod = a:2 * b:2
+        mesh line = r:4
+        rules on pod {
+          vocab -> a
+          width -> b else whole
+        }
+        fn f on pod (x: [vocab width]) -> [vocab width]
+        """
+    )
+    sizes = {"vocab": 4, "width": 6, "n": 5}
+    layouts = [
+        sl.layout_of(program.zeros(spec, mesh=mesh, sizes=sizes))
+        for spec, mesh in (
+            ("[vocab width]", "pod"),
+            ("[vocab/. width]", "pod"),
+            ("[width/a vocab/b]", "pod"),
+            ("[vocab width n]", program.mesh("pod").device_mesh()),
+            ("[vocab width]", "line"),
+        )
+    ]
+    uneven = sl.layout_of(program.ones("[vocab width]", mesh="pod", sizes={"vocab": 2, "width": 5}))
+    random = program.randn("[vocab d]", mesh="pod", sizes=sizes, seed=3)
+    whole = program.randn("[vocab d]", mesh="line", sizes=sizes, seed=3)
+    try:
+        program.zeros("[vocab d]", mesh="pod", sizes={"vocab": 3})
+        code = ""
+    except sl.ShardlangError as error:
+        code = error.codes[0]
+    return [str(x) for x in (*layouts, uneven)], torch.equal(random.full_tensor(), whole.full_tensor()), code
+
+
+def test_a_programs_factories_split_dims_as_its_rules_say(world: World) -> None:
+    """A dim that names no axis and is not held whole; where a rule does not divide and says no more, it is an error."""
+    specs = ["[4/a 6/b]", "[4 6/b]", "[6/a 4/b]", "[4/a 6/b 5]", "[4 6]", "[2/a 5]"]
+    assert world.run(by_rules) == [(specs, True, "SL0302")] * 4
+
+
 def random_numbers(spec: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     mesh = torch_mesh((2, 2), ("a", "b"))
     return (

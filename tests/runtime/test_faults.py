@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -170,3 +171,36 @@ def leak() -> tuple[int, int, bool]:
 
 def test_groups_are_few_and_can_be_released_and_made_again(world: World) -> None:
     assert [a[0] <= 4 and a[1] <= 2 and a[2] for a in world.run(leak)] == [True] * 4
+
+
+def held_open() -> int:
+    """How many files and connections this process has open."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def released() -> tuple[int, int, int, int, bool]:
+    """Groups and open connections while a program is in use, and after it; whether it can be used again."""
+    program = sl.loads("mesh pod = a:2 * b:2\nmesh half = c:2\nmodel m on pod { param otherwise : whole }")
+    mesh = program.mesh("pod").device_mesh()
+    value = torch.arange(64.0).view(8, 8)
+    x = sl.distribute(value, "[n/a d/b]", mesh)
+    sl.reshard(x, "[n d/a/b]")  # the watcher's own connection is there from now on
+    dist.barrier()
+    program.release()
+    before = held_open()
+    with program:
+        for spec in ("[n d]", "[n/a d]", "[n d/b]", "[n/b d/a]"):
+            sl.reshard(x, spec)
+        during = groups.open_groups(), held_open() - before
+        dist.barrier()
+    after = groups.open_groups(), held_open() - before
+    return *during, *after, torch.equal(sl.reshard(x, "[n d]").to_local(), value)
+
+
+def test_a_program_releases_its_groups_and_their_connections() -> None:
+    with World(4) as world:
+        for groups_held, connections, groups_left, left, again in world.run(released):
+            assert 2 <= groups_held <= 5
+            assert connections >= 3 * groups_held
+            assert (groups_left, left, again) == (0, 0, True)

@@ -173,6 +173,16 @@ def test_the_command_prints_the_plan_that_runs(six: World, tmp_path: Path) -> No
     assert "trainer => two: 7 tensors, 6 ranks" in result.output, result.output
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_file_that_declares_no_transfer_is_told_so(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "one.shard"
+    file.write_text("mesh a = tp:2\nmodel net on a { param otherwise : whole }")
+    result = CliRunner().invoke(main, ["transfer", str(file), "--format", form])
+    assert result.exit_code == 1
+    assert "SL0772" in result.output
+    assert "declares no transfer" in result.output
+
+
 def test_a_side_on_another_mesh_than_declared_is_refused(six: World) -> None:
     outside = [("SL0771", "SL0635")] * 4
     assert six.run(runs.misplaced_run) == [*outside, ("SL0635",), ("SL0635",)]
