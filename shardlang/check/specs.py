@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from shardlang.check.program import Arg, Size, SpecDim, SpecFactor, TensorSpec
 from shardlang.check.scope import DimRule, Scope, fold
-from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl03_layouts
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl03_layouts, sl04_plans
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Cut, Pending
 from shardlang.source import Span
@@ -119,6 +119,12 @@ def _tensor(tensor: tree.Tensor | tree.Whole, uses: _Uses) -> TensorSpec:
     dtype = check_dtype(tensor.dtype, uses.errors) if tensor.dtype else None
     dims = [_dim(d, i, uses) for i, d in enumerate(tensor.dims)]
     pending = _pending(tensor.pending, uses) if tensor.pending else ()
+    if dtype is not None and DTYPES[dtype].kind == "complex" and tensor.pending is not None:
+        for owed in tensor.pending.owed:
+            if owed.op in ("max", "min"):
+                uses.errors.append(
+                    sl04_plans.no_such_reduction(owed.axis.text, owed.op, dtype, uses.tensor, owed.span)
+                )
     for i, written in enumerate(tensor.dims):
         dims[i] = _apply_rules(written, dims[i], i, uses)
     return TensorSpec(tuple(dims), tensor.span, dtype, pending)

@@ -7,11 +7,16 @@ import os
 import sys
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
 
 from shardlang.cli.session import Given, session_options
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl05_functions
+
+if TYPE_CHECKING:
+    from shardlang.check import Program
+    from shardlang.runtime.verify import Verdict
 
 
 @click.command()
@@ -25,13 +30,42 @@ def command(file: str, functions: str | None, auto: bool, form: str, given: Give
 
     Free sizes are as small as the splits allow. Models are held by `shardlang run`. Exit 1 where something differs.
     """
-    program = given.load(file).program
-    from shardlang.runtime.verify import Verdict, verify_fn, verify_reshard
+    verdicts: list[Verdict] = []
+    skipped: list[str] = []
+    faults: list[Diagnostic] = []
+    try:
+        program = given.load(file).program
+        _hold(program, functions, auto, verdicts, skipped, faults)
+    except ShardlangError as error:
+        faults += error.diagnostics
+    if form == "json":
+        said = {
+            "held": [_json(v) for v in verdicts],
+            "skipped": skipped,
+            "diagnostics": [d.to_json() for d in faults],
+        }
+        click.echo(json.dumps(said, indent=2))
+        sys.exit(1 if faults else 0)
+    for verdict in verdicts:
+        click.echo(_line(verdict))
+    for text in skipped:
+        click.echo(f"skipped  {text}")
+    if faults:
+        raise ShardlangError(faults)
+
+
+def _hold(
+    program: Program,
+    functions: str | None,
+    auto: bool,
+    verdicts: list[Verdict],
+    skipped: list[str],
+    faults: list[Diagnostic],
+) -> None:
+    """Holds every declaration of a program, and adds what was found."""
+    from shardlang.runtime.verify import verify_fn, verify_reshard
 
     module = _module(functions)
-    verdicts: list[Verdict] = []
-    faults: list[Diagnostic] = []
-    skipped: list[str] = []
     for fn in program.fns.values():
         if module is None:
             skipped.append(f"fn {fn.name}: give its Python function with --functions")
@@ -50,15 +84,6 @@ def command(file: str, functions: str | None, auto: bool, form: str, given: Give
         except ShardlangError as error:
             faults += error.diagnostics
     skipped += [f"model {name}: held by `shardlang run`" for name in program.models]
-    if form == "json":
-        click.echo(json.dumps({"held": [_json(v) for v in verdicts], "skipped": skipped}, indent=2))
-    else:
-        for verdict in verdicts:
-            click.echo(_line(verdict))
-        for text in skipped:
-            click.echo(f"skipped  {text}")
-    if faults:
-        raise ShardlangError(faults)
 
 
 def _module(name: str | None) -> ModuleType | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from shardlang.diagnostics.diagnostic import Diagnostic, message
+from shardlang.diagnostics.prose import named
+from shardlang.source import Span
 
 
 @message("SL0401", "a plan between different shapes")
@@ -14,9 +16,10 @@ def shapes_differ(source: str, target: str) -> Diagnostic:
 
 
 @message("SL0402", "a reduction that the dtype has not")
-def no_such_reduction(axis: str, op: str, dtype: str, layout: str) -> Diagnostic:
+def no_such_reduction(axis: str, op: str, dtype: str, layout: str, span: Span | None = None) -> Diagnostic:
     return Diagnostic(
-        f"`{layout}` is pending {op} over `{axis}`, and `{dtype}` has no {op}",
+        f"{named(layout)} is pending {op} over `{axis}`, and `{dtype}` has no {op}",
+        span,
         notes=("complex numbers have no order",),
     )
 

@@ -280,9 +280,10 @@ def unknown_parameter(function: str, name: str, known: Sequence[str], span: Span
 
 
 @message("SL0522", "a tensor argument is not in the signature")
-def undeclared_tensor(function: str, name: str, span: Span | None) -> Diagnostic:
+def undeclared_tensor(function: str, name: str, span: Span | None, *, given: bool = True) -> Diagnostic:
+    what = "is a tensor that the signature does not name" if given else "has neither a spec nor a default"
     return Diagnostic(
-        f"argument `{name}` of `{function}` is a tensor that the signature does not name",
+        f"argument `{name}` of `{function}` {what}",
         span=span,
         helps=(f"add it to the signature: `{name}: whole`",),
     )

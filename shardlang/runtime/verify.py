@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -55,6 +56,13 @@ def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, a
         tensors.append(_tensor(arg.spec.dtype, shapes[arg.name], draw))
     body = function.function if isinstance(function, ShardedFunction) else function
     auto = auto or (isinstance(function, ShardedFunction) and function.auto)
+    names = [a.name for a in declared.args]
+    for parameter in inspect.signature(body).parameters.values():
+        taken = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if taken and parameter.default is parameter.empty and parameter.name not in names:
+            raise ShardlangError(
+                sl05_functions.undeclared_tensor(declared.name, parameter.name, declared.span, given=False)
+            )
     compiled = ShardedFunction(body, declared, Scope(mesh, program.lets), None, auto)
     operands = [Operand(a.name, a.spec, shapes[a.name], mesh) for a in declared.args if a.spec]
     made = compiled.program_in(bind_all(operands, Sizes()), tensors)

@@ -7,38 +7,53 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.conformance.cases import Case, load, write_tensors
+from tests.conformance.cases import Answer, Case, load, write_tensors
+
+TIMEOUT = 120
+"""Seconds that a command may take."""
 
 
 def run(case: Case, command: str) -> str | None:
-    """What is wrong with a command's answer to a case."""
-    words = shlex.split(command)
-    if case.nproc is not None:
-        words += ["--nproc", str(case.nproc)]
+    """What is wrong with a command's answers to a case."""
+    try:
+        return case.judge([_answer(case, command, source) for source in case.sources])
+    except (ValueError, KeyError, TypeError, IndexError) as fault:
+        return f"an answer of another form: {fault!r}"
+
+
+def _answer(case: Case, command: str, source: bytes) -> Answer:
+    words = [*shlex.split(command.replace("{}", case.notation)), *case.options]
     with tempfile.TemporaryDirectory() as folder:
         if case.tensors is not None:
             path = Path(folder) / "model.safetensors"
             write_tensors(path, case.tensors)
             words.append(str(path))
-        done = subprocess.run(words, input=case.source, capture_output=True, timeout=60)
-    try:
-        return case.judge(done.returncode, done.stdout.decode())
-    except (ValueError, KeyError, TypeError, IndexError) as fault:
-        return f"an answer of another form: {fault!r}"
+        for name, text in case.files.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        where = folder if case.files or case.kind == "run" else None
+        done = subprocess.run(words, input=source, capture_output=True, timeout=TIMEOUT, cwd=where)
+    return done.returncode, done.stdout.decode()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance")
     parser.add_argument("check", help="the command that prints a list of diagnostics")
     parser.add_argument("--typing", help="the command that checks a text against a checkpoint, whose path is added")
+    parser.add_argument("--model", help="the command that checks a text whose model is built by a Python file")
     parser.add_argument("--blocks", help="the command that prints the blocks of layouts")
     parser.add_argument("--plan", help="the command that prints plans")
+    parser.add_argument("--verify", help="the command that holds functions and transitions to one device")
+    parser.add_argument("--import", help="the command that reads another notation, whose name stands for {}")
+    parser.add_argument("--run", help="the command that runs a text on ranks, beside one device")
     parser.add_argument("-k", default="", help="only cases whose name has this in it")
-    commands = parser.parse_args()
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every N-th case of each command")
+    commands = vars(parser.parse_args())
     failed = passed = left = 0
+    seen: dict[str, int] = {}
     for case in load():
-        command: str | None = getattr(commands, case.kind)
-        if command is None or commands.k not in case.name:
+        command: str | None = commands[case.kind]
+        seen[case.kind] = seen.get(case.kind, -1) + 1
+        if command is None or commands["k"] not in case.name or seen[case.kind] % commands["sample"]:
             left += 1
             continue
         wrong = run(case, command)

@@ -10,57 +10,77 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from tests.conformance import judges
+
 SUITE = Path(__file__).parents[2] / "spec" / "conformance"
-Kind = Literal["check", "typing", "blocks", "plan"]
+Kind = Literal["check", "typing", "model", "blocks", "plan", "verify", "import", "run"]
 Tensors = Mapping[str, tuple[str, list[int]]]
 """Dtype and shape by name."""
+Answer = tuple[int, str]
+"""An exit code, and what was printed on standard output."""
 
 
 @frozen
 class Case:
-    """A source for one of the commands, and the judge of its answer: what is wrong with it, or ``None``."""
+    """Sources for one of the commands, mostly one, and the judge of its answers: what is wrong, or ``None``.
+
+    ``options`` are added to the command, and the path of a safetensors file of ``tensors``; ``files`` lie in the folder
+    that it runs in; ``notation`` stands for ``{}`` in it.
+    """
 
     name: str
     kind: Kind
-    source: bytes = field(repr=False)
-    judge: Callable[[int, str], str | None] = field(repr=False, eq=False)
-    nproc: int | None = None
+    sources: tuple[bytes, ...] = field(repr=False)
+    judge: Callable[[list[Answer]], str | None] = field(repr=False, eq=False)
+    options: tuple[str, ...] = ()
     tensors: Tensors | None = field(default=None, repr=False)
+    files: Mapping[str, str] = field(factory=dict, repr=False)
+    notation: str = ""
 
 
 def load() -> list[Case]:
     """Every case of the suite."""
-    return [*_valid(), *_invalid(), *_typing(), *_layouts(), *_transitions()]
+    parts = (_valid, _invalid, _several, _typing, _layouts, _transitions, _relations, _functions, _models, _imports)
+    return [case for part in (*parts, _runs) for case in part()]
+
+
+def read(part: str) -> Any:
+    """The JSON of a part."""
+    return json.loads((SUITE / f"{part}.json").read_text(encoding="utf-8"))
 
 
 def _valid() -> Iterator[Case]:
     for path in sorted((SUITE / "valid").glob("*.shard")):
-        yield Case(f"valid/{path.stem}", "check", path.read_bytes(), _reports([]))
+        yield Case(f"valid/{path.stem}", "check", (path.read_bytes(),), judges.reports([]))
 
 
 def _invalid() -> Iterator[Case]:
     for path in sorted((SUITE / "invalid").glob("*.shard")):
         expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        nproc = expected.pop("nproc", None)
-        yield Case(f"invalid/{path.stem}", "check", path.read_bytes(), _reports([expected]), nproc)
+        options = _options(expected)
+        yield Case(f"invalid/{path.stem}", "check", (path.read_bytes(),), judges.reports([expected]), options)
 
 
-def _reports(expected: list[Mapping[str, Any]]) -> Callable[[int, str], str | None]:
-    def judge(code: int, out: str) -> str | None:
-        if code != (1 if expected else 0):
-            return f"exit {code}: {out}"
-        found = [{"code": d["code"], **(d["span"] or {})} for d in json.loads(out or "[]")]
-        for one in found:
-            one.pop("file", None)
-        return None if found == expected else f"expected {expected}, found {found}"
+def _options(case: dict[str, Any]) -> tuple[str, ...]:
+    """The options that a case adds to its command; taken out of it."""
+    options: list[str] = []
+    if "nproc" in case:
+        options += ["--nproc", str(case.pop("nproc"))]
+    for name, value in case.pop("sets", {}).items():
+        options += ["--set", f"{name}={value}"]
+    return tuple(options)
 
-    return judge
+
+def _several() -> Iterator[Case]:
+    for case in read("several"):
+        source = (case["source"] * case.get("times", 1)).encode()
+        yield Case(f"several/{case['name']}", "check", (source,), judges.reports(case["errors"]), _options(case))
 
 
 def _typing() -> Iterator[Case]:
-    for case in json.loads((SUITE / "typing.json").read_text(encoding="utf-8")):
-        judge = _reports(case["errors"])
-        yield Case(f"typing/{case['name']}", "typing", case["source"].encode(), judge, tensors=case["tensors"])
+    for case in read("typing"):
+        judge = judges.reports(case["errors"])
+        yield Case(f"typing/{case['name']}", "typing", (case["source"].encode(),), judge, tensors=case["tensors"])
 
 
 _ITEMSIZE = {"F32": 4, "BF16": 2}
@@ -78,48 +98,59 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
 
 
 def _layouts() -> Iterator[Case]:
-    for case in json.loads((SUITE / "layouts.json").read_text(encoding="utf-8")):
+    for case in read("layouts"):
         name = f"layouts/{case['spec']} on {case['mesh']}"
-        yield Case(name, "blocks", layout_source(case["mesh"], case["spec"]).encode(), _holds(case["blocks"]))
+        yield Case(
+            name, "blocks", (layout_source(case["mesh"], case["spec"]).encode(),), judges.gives({"r": case["blocks"]})
+        )
 
 
 def layout_source(mesh: str, spec: str) -> str:
     return f"mesh m = {mesh}\n\nreshard r: {spec} => {spec}\n"
 
 
-def _holds(expected: list[Any]) -> Callable[[int, str], str | None]:
-    def judge(code: int, out: str) -> str | None:
-        if code != 0:
-            return f"exit {code}"
-        found = json.loads(out)["r"]
-        return None if found == expected else f"expected {expected}, found {found}"
-
-    return judge
-
-
 def _transitions() -> Iterator[Case]:
-    for case in json.loads((SUITE / "transitions.json").read_text(encoding="utf-8")):
+    for case in read("transitions"):
         source = transition_source(case.get("links", []), case["mesh"], case["change"])
-        yield Case(f"transitions/{case['name']}", "plan", source.encode(), _costs(case))
+        yield Case(f"transitions/{case['name']}", "plan", (source.encode(),), judges.costs(case))
 
 
 def transition_source(links: list[str], mesh: str, change: str) -> str:
     return "".join(f"link {link}\n" for link in links) + f"mesh m = {mesh}\n\nreshard r: {change}\n"
 
 
-def _costs(case: Mapping[str, Any]) -> Callable[[int, str], str | None]:
-    def judge(code: int, out: str) -> str | None:
-        if code != 0:
-            return f"exit {code}"
-        plan = json.loads(out)["r"]
-        received = plan["bytes_received"]
-        least = case.get("bytes_received_at_least", 0)
-        if not least <= received <= case.get("bytes_received_at_most", received):
-            return f"{received} bytes received"
-        # Seconds are printed as floats; plans are compared in picoseconds.
-        if plan["seconds"] > case.get("seconds_at_most", plan["seconds"]) + 1e-12:
-            return f"{plan['seconds']} s"
-        small = plan["largest_array_ratio"] <= 1 or plan["bytes_bound"] < 1 << 20
-        return None if small else f"an array of {plan['largest_array_ratio']} of the larger end"
+def _relations() -> Iterator[Case]:
+    for case in read("relations"):
+        sources = tuple(source.encode() for source in case["sources"])
+        yield Case(f"relations/{case['name']}", case["command"], sources, judges.RELATIONS[case["relation"]])
 
-    return judge
+
+def _functions() -> Iterator[Case]:
+    for case in read("functions"):
+        options = ("--functions", case["functions"]) if "functions" in case else ()
+        judge = judges.verifies(case["errors"])
+        name = f"functions/{case['name']}"
+        yield Case(name, "verify", (case["source"].encode(),), judge, options, files=case["files"])
+
+
+def _models() -> Iterator[Case]:
+    for case in read("models"):
+        judge = judges.codes([error["code"] for error in case["errors"]])
+        name = f"models/{case['name']}"
+        yield Case(name, "model", (case["source"].encode(),), judge, files=case["files"])
+
+
+def _runs() -> Iterator[Case]:
+    for case in read("runs"):
+        options = ("--nproc", str(case["nproc"]))
+        yield Case(f"runs/{case['name']}", "run", (case["source"].encode(),), judges.runs, options, files=case["files"])
+
+
+def _imports() -> Iterator[Case]:
+    for case in read("imports"):
+        judge = judges.imports(case.get("text"), case["errors"])
+        source = case["input"].encode()
+        yield Case(f"imports/{case['name']}", "import", (source,), judge, notation=case["notation"])
+
+
+__all__ = ["SUITE", "Answer", "Case", "Kind", "Tensors", "layout_source", "load", "read", "transition_source"]

@@ -38,10 +38,10 @@ This file is written by `python -m tests.trace.operator_table`.
 INVARIANTS = """
 ## Invariants
 
-- Run on all ranks, simulated, an operator gives the value and the gradients of one device, under any layouts its rule
-  allows.
-- A value whose sum is owed enters only operators that are linear in it.
-- What a rule does not let pass is moved by a plan or is an error; it is never moved unseen.
+1. Run on all ranks, simulated, an operator gives the value and the gradients of one device, under any layouts its rule
+   allows.
+2. A value whose sum is owed enters only operators that are linear in it.
+3. What a rule does not let pass is moved by a plan or is an error; it is never moved unseen.
 """
 
 
