@@ -128,14 +128,18 @@ def dtype_differs(spec: str, wanted: str, found: str) -> Diagnostic:
 
 
 @message("SL0711", "a whole value that leaves the global view without a word on its gradient")
-def local_without_grad(layout: str, axes: tuple[str, ...]) -> Diagnostic:
+def local_without_grad(layout: str, axes: tuple[str, ...], *, asked: bool = True) -> Diagnostic:
+    """``asked``: by ``sl.local``, with an option for it; else by a spec, which is to say it."""
     over = conjoined(f"`{a}`" for a in axes)
+    differently, alike = f'grad="[...]{{+{axes[0]}}}"', 'grad="[...]"'
+    if not asked:
+        differently, alike = f"{layout} grad {{+{axes[0]}}}", f"{layout} grad {layout}"
     return Diagnostic(
         f"`{layout}` is whole over {over}, so its local use does not say what its gradient is",
         notes=("ranks that use their copy differently have different gradients, which must be added up",),
         helps=(
-            f'write `grad="[...]{{+{axes[0]}}}"` where ranks use it differently',
-            'write `grad="[...]"` where they all do the same with it',
+            f"write `{differently}` where ranks use it differently",
+            f"write `{alike}` where they all do the same with it",
         ),
     )
 

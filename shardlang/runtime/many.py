@@ -59,6 +59,8 @@ def reshard_many(
     ]
     bare = [x.block if isinstance(x, ShardTensor) else x for x in tensors]
     if torch.is_grad_enabled() and any(x.requires_grad for x in bare):
+        for route, x in zip(routes, bare, strict=True):
+            route.demand_said(x.requires_grad)
         results: Sequence[torch.Tensor] = MoveMany.apply(routes, *bare)  # type: ignore[no-untyped-call]  # torch's
     else:
         results = move_many(routes, bare, check)

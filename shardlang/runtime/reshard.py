@@ -9,16 +9,18 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from shardlang.check.program import TensorSpec
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
 from shardlang.lower.placements import layout_of as layout_at
 from shardlang.lower.placements import mesh_of, placements_of
+from shardlang.mesh import Mesh
 from shardlang.runtime import opaque
 from shardlang.runtime.distributed import Running
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.route import Kind, Route, travel
-from shardlang.runtime.specs import Spec, global_shape, gradient_layout, layout_for, str_of, team_of
+from shardlang.runtime.specs import Spec, global_shape, gradient_layout, layout_for, str_of, team_of, tensor_spec
 from shardlang.trace import capture
 
 _KEPT = 4096
@@ -52,15 +54,16 @@ def reshard(
 
     A DTensor (or a handle) gives a DTensor, or a ``ShardTensor`` where no placements say the layout; ``mesh`` takes it
     to another mesh. A plain tensor is this rank's block under ``source`` on ``mesh``, and gives the block under
-    ``spec``; ``shape`` is the whole tensor's, where the block and ``source`` do not say it. All ranks of the meshes
-    must call, in the same order.
+    ``spec``; ``shape`` is the whole tensor's, where the block and ``source`` do not say it. As it leaves the global
+    view, ``spec`` must say the gradient (``[n d] grad [n d]``, or ``grad {+tp}`` where ranks use their copies
+    differently) of a block that is whole over an axis only then. All ranks of the meshes must call, in the same order.
 
     The result shares no storage with ``x`` unless ``alias`` allows it. ``out`` (a tensor like the result, or its local
     block) receives it. With ``async_op`` a ``Transfer`` is returned while the first transfer is under way; neither of
     the two enters autograd's graph. ``check``: whether ranks agree before the first use (see ``agreement``).
 
-    Raises ShardlangError: whatever is wrong in a spec; SL0701 to SL0703, SL0707, SL0709, SL0710; SL04 for a transition
-    that has no plan.
+    Raises ShardlangError: whatever is wrong in a spec; SL0701 to SL0703, SL0707, SL0709 to SL0711; SL04 where there is
+    no plan.
     """
     if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
         return capture.mark(x, spec)
@@ -81,6 +84,7 @@ def reshard(
         with torch.no_grad():
             result = route.wrap(route.start(tensor, _local_out(out), check).wait(), False)
         return out if out is not None else dressed(route, result)
+    route.demand_said(tensor.requires_grad)
     return dressed(route, travel(tensor, route))
 
 
@@ -90,7 +94,8 @@ def _compiled(
     """Inside a graph of torch.compile: one operator, and no break of the graph. Options are not looked at."""
     if isinstance(x, DTensor):
         return opaque.reshard_compiled(x, spec, mesh)
-    return opaque.travel_compiled(x, _settled_block(spec, source, mesh, x.shape, x.dtype, shape))
+    wanted = x.requires_grad and torch.is_grad_enabled()
+    return opaque.travel_compiled(x, _settled_block(spec, source, mesh, x.shape, x.dtype, shape, wanted))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
@@ -101,9 +106,12 @@ def _settled_block(
     local: torch.Size,
     dtype: torch.dtype,
     shape: tuple[int, ...] | None,
+    wanted: bool,
 ) -> int:
     block = torch.empty(local, dtype=dtype, device="meta")
-    return opaque.number_of(route_of(block, spec, torch_private.real_mesh(mesh), source, shape, False))
+    route = route_of(block, spec, torch_private.real_mesh(mesh), source, shape, False)
+    route.demand_said(wanted)
+    return opaque.number_of(route)
 
 
 def dressed(route: Route, result: torch.Tensor) -> Any:
@@ -178,7 +186,15 @@ def _made(
     whole = shape or global_shape(source, tuple(x.shape), ours, team_of(mesh), ask=False)
     start, target = layout_for(source, whole, ours, x.dtype), layout_for(spec, whole, ours, x.dtype)
     grads = gradient_layout(spec, whole, ours), gradient_layout(source, whole, ours)
-    return Route(start, target, (mesh, mesh), x.dtype, ("block", "block"), grads, alias)
+    route = Route(start, target, (mesh, mesh), x.dtype, ("block", "block"), grads, alias)
+    if not _says_gradient(spec, ours):
+        route.unsaid = tuple(a for a in target.whole_axes() if a not in start.whole_axes() and ours.axis(a).size > 1)
+    return route
+
+
+def _says_gradient(spec: Spec, mesh: Mesh) -> bool:
+    checked = tensor_spec(spec, mesh) if isinstance(spec, str) else spec
+    return isinstance(checked, TensorSpec) and checked.grad is not None
 
 
 def layout_of(x: DTensor | ShardTensor) -> Layout:

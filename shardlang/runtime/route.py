@@ -51,6 +51,8 @@ class Route:
         self.grad_in = grads[0] or dual(target)
         self.grad_out = grads[1] or dual(source)
         self.alias = alias
+        self.unsaid: tuple[str, ...] = ()
+        """Axes over which a bare block becomes whole on the way, with no word on the gradient: none may be wanted."""
         self._ready: ReadyPlan | None = None
         self._back: dict[object, Route] = {}
         self.spec: Any = None
@@ -63,6 +65,11 @@ class Route:
         self._to = meshes[1].device_type if len(devices) > 1 else None
         averaged = _averaged(target) if self.made == "block" else 1, _averaged(source) if self.given == "block" else 1
         self._factor = Fraction(*averaged)
+
+    def demand_said(self, requires_grad: bool) -> None:
+        """Raises SL0711 where a gradient is wanted of a value that leaves whole and does not say what its is."""
+        if self.unsaid and requires_grad and torch.is_grad_enabled():
+            raise ShardlangError(sl07_runtime.local_without_grad(str(self.target), self.unsaid, asked=False))
 
     def plan(self) -> ReadyPlan:
         """The plan, prepared; made when it is first needed, so that a route can be had without ranks agreeing on it."""

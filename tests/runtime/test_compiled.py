@@ -40,7 +40,7 @@ def test_a_reshard_is_one_operator_of_a_compiled_graph(world: World) -> None:
 
 
 def blocks(x: torch.Tensor) -> torch.Tensor:
-    return sl.reshard(x * 2, "[n d]", torch_mesh((2, 2), ("a", "b")), source="[n/a/b d]") * 3
+    return sl.reshard(x * 2, "[n d] grad [n d]", torch_mesh((2, 2), ("a", "b")), source="[n/a/b d]") * 3
 
 
 def compiled_blocks() -> tuple[bool, ...]:

@@ -84,12 +84,12 @@ def plain() -> tuple[Any, ...]:
     value = torch.arange(40.0).view(8, 5)
     rank = dist.get_rank()
     block = value.chunk(4)[rank].clone().requires_grad_()
-    whole = sl.reshard(block, "[n d]", mesh, source="[n/a/b d]")
+    whole = sl.reshard(block, "[n d] grad [n d]", mesh, source="[n/a/b d]")
     (whole * value).sum().backward()
     assert block.grad is not None
     apart = value.clone().requires_grad_()
     used = sl.reshard(apart, "[n d] grad {+a}", mesh, source="[n d]")
-    total = sl.reshard(used * (rank // 2 + 1), "[n d]", mesh, source="[n d]{+a}")
+    total = sl.reshard(used * (rank // 2 + 1), "[n d] grad [n d]", mesh, source="[n d]{+a}")
     total.sum().backward()
     assert apart.grad is not None
     return (
@@ -101,6 +101,39 @@ def plain() -> tuple[Any, ...]:
 
 def test_plain_blocks_move_and_their_gradients_follow_the_specs(world: World) -> None:
     assert world.run(plain) == [(True, True, True)] * 4
+
+
+def unsaid() -> list[str]:
+    """A block that becomes whole leaves the global view: what its gradient is must be said, if there is to be one."""
+    mesh = square()
+    block = torch.ones(4, 5).requires_grad_()
+    codes = []
+    for spec, source in (
+        ("[n d]", "[n/a d]"),
+        ("[n d]", "[n d]{+a}"),
+        ("[n/a d]", "[n/b d]"),
+        ("[n d/~a]", "[n/a d]"),
+        ("[n d] grad {+a}", "[n/a d]"),
+        ("[n/b d]", "[n d]"),
+    ):
+        try:
+            sl.reshard(block, spec, mesh, source=source)
+            codes.append("")
+        except sl.ShardlangError as error:
+            codes.append(error.codes[0])
+        with torch.no_grad():
+            sl.reshard(block, spec, mesh, source=source)
+    try:
+        sl.reshard_many([block], ["[n d]"], mesh, ["[n/a d]"])
+    except sl.ShardlangError as error:
+        codes.append(error.codes[0])
+        codes += [h for h in error.diagnostics[0].helps if "differently" in h]
+    return codes
+
+
+def test_a_bare_block_that_becomes_whole_must_say_its_gradient(world: World) -> None:
+    help_ = "write `[8 5] grad {+a}` where ranks use it differently"
+    assert world.run(unsaid) == [["SL0711", "SL0711", "SL0711", "", "", "", "SL0711", help_]] * 4
 
 
 def parts_of_values() -> tuple[Any, ...]:
