@@ -11,10 +11,11 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
@@ -38,6 +39,9 @@ from shardlang.trace.capture import Mark, intercepts, mark
 RunPlan = Callable[[Plan, Tensor], Tensor]
 """Carries out a plan on this rank's block and gives the block of the result."""
 
+_KEPT = 1024
+"""How many crossings of a model, and layouts of a call, are kept ready."""
+
 _NAMES = {d.torch_name: d.name for d in DTYPES.values()}
 
 
@@ -51,6 +55,8 @@ class Boundary:
     device_mesh: DeviceMesh
     run: RunPlan
     sizes: Mapping[str, int]
+    crossings: dict[Any, _Crossing] = field(factory=dict, init=False)
+    """Those made ready, by what comes and by the layout that is asked for, which each keeps alive."""
 
 
 def plan_of(source: Layout, target: Layout, dtype: torch.dtype) -> Plan:
@@ -93,6 +99,8 @@ class Call:
     def __init__(self, path: str, line: CallLine, boundary: Boundary, signature: inspect.Signature) -> None:
         self.path, self.line, self.boundary, self.signature = path, line, boundary, signature
         self.sizes: list[dict[str, int]] = []
+        self._bound: dict[Any, tuple[list[Layout], dict[str, int]]] = {}
+        """Layouts by arguments of the line (kept alive by it), shapes and known sizes; with all sizes then known."""
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments that the line names."""
@@ -176,6 +184,17 @@ class Call:
         return self._cross(result.name or "the result", value, layout)
 
     def _layouts(self, args: list[Arg], shapes: list[tuple[int, ...]], sizes: dict[str, int]) -> list[Layout]:
+        key = tuple(map(id, args)), tuple(shapes), frozenset(sizes.items())
+        found = self._bound.get(key)
+        if found is None:
+            layouts = self._bind(args, shapes, sizes)
+            if len(self._bound) >= _KEPT:
+                self._bound.clear()
+            found = self._bound[key] = layouts, dict(sizes)
+        sizes.update(found[1])
+        return found[0]
+
+    def _bind(self, args: list[Arg], shapes: list[tuple[int, ...]], sizes: dict[str, int]) -> list[Layout]:
         operands = [
             Operand(f"{a.name or 'the result'} of {self.path}", a.spec, s, self.boundary.declared)
             for a, s in zip(args, shapes, strict=True)
@@ -234,7 +253,8 @@ class _Cross(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: DTensor, target: Layout, boundary: Boundary) -> Tensor:
         ctx.boundary = boundary
-        moved, ctx.source = _move(value, target, boundary)
+        moved, source = _move(value, target, boundary)
+        ctx.wanted = _dual(source)
         return moved
 
     @staticmethod
@@ -243,7 +263,11 @@ class _Cross(torch.autograd.Function):
         if not isinstance(grad, DTensor):
             whole = [Replicate()] * ctx.boundary.device_mesh.ndim
             grad = DTensor.from_local(grad, ctx.boundary.device_mesh, whole, run_check=False)
-        return _move(grad, dual(ctx.source), ctx.boundary)[0], None, None
+        return _move(grad, ctx.wanted, ctx.boundary)[0], None, None
+
+
+_dual = lru_cache(maxsize=_KEPT)(dual)
+"""The same layout each time, so that a crossing back is found by it."""
 
 
 def cross_without_grad(value: DTensor, target: Layout, boundary: Boundary) -> Tensor:
@@ -252,13 +276,31 @@ def cross_without_grad(value: DTensor, target: Layout, boundary: Boundary) -> Te
         return _move(value, target, boundary)[0]
 
 
+@frozen(eq=False)
+class _Crossing:
+    """A plan from the layout of a DTensor to ``target``, with the record of the DTensor that it gives."""
+
+    target: Layout
+    source: Layout
+    plan: Plan
+    spec: Any
+
+
 def _move(value: DTensor, target: Layout, boundary: Boundary) -> tuple[Tensor, Layout]:
     """The value in another layout, without autograd; and the layout that it came in."""
     block, settled = torch_private.settle_masks(torch_private.block_of(value), value.placements)
+    key = settled, value.shape, value.dtype, id(target)
+    found = boundary.crossings.get(key)
+    if found is None:
+        if len(boundary.crossings) >= _KEPT:
+            boundary.crossings.clear()
+        found = boundary.crossings[key] = _crossing(value, settled, target, boundary)
+    moved = boundary.run(found.plan, block)
+    return torch_private.dtensor_of(moved.view_as(moved), found.spec, requires_grad=False), found.source
+
+
+def _crossing(value: DTensor, settled: Any, target: Layout, boundary: Boundary) -> _Crossing:
     source = layout_of(boundary.mesh, settled, tuple(value.shape))
-    moved = boundary.run(plan_of(source, target, value.dtype), block)
-    placements = placements_of(target)
-    assert placements is not None
     stride = torch_private.contiguous_stride(value.shape)
     spec = torch_private.dtensor_spec(boundary.device_mesh, carried(target), value.shape, stride, value.dtype)
-    return torch_private.dtensor_of(moved.view_as(moved), spec, requires_grad=False), source
+    return _Crossing(target, source, plan_of(source, target, value.dtype), spec)
