@@ -29,8 +29,8 @@ from shardlang.runtime.record import Recorder
 
 @frozen
 class Outcome:
-    """Of each step the loss and the gradient's norm, on both sides; of the first, the worst gradient, relative to the
-    greatest element of the right one; what the second step sent; names, placements and meshes of the parameters."""
+    """Of each step the loss and the gradient's norm, on both sides; the worst gradient of the first and the last, and the
+    worst weight after it; what the second step sent; names, placements and meshes of the parameters."""
 
     losses: list[float]
     plain_losses: list[float]
@@ -50,6 +50,10 @@ class Outcome:
         return near and self.worst_gradient <= 10 * tolerance
 
 
+def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
 def train_beside(
     text: str,
     build: Callable[[], nn.Module],
@@ -58,8 +62,9 @@ def train_beside(
     steps: int = 3,
     micro: int = 1,
     clip: float = 1.0,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = adamw,
 ) -> Outcome:
-    """Trains both with AdamW; ``micro`` batches are accumulated a step, each a share of its mean."""
+    """Trains both; ``micro`` batches are accumulated a step, each a share of its mean."""
     program = sl.loads(text)
     declared = program.declared_model()
     torch.manual_seed(0)
@@ -74,7 +79,7 @@ def train_beside(
     lowered = lower_model(layouts)
     placed = program.apply(module, mesh)
     on = device_mesh(lowered.mesh, "cpu")
-    optimizers = [torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=1e-2) for m in (placed, plain)]
+    optimizers = [optimizer([p for p in m.parameters() if p.requires_grad]) for m in (placed, plain)]
     found: dict[str, list[float]] = {k: [] for k in ("losses", "plain_losses", "norms", "plain_norms")}
     worst = 0.0
     sent: tuple[Tally, ...] = ()
@@ -98,12 +103,12 @@ def train_beside(
             total += float((value / count / micro).detach())
         found["plain_losses"].append(total)
         found["plain_norms"].append(float(grad_norm(plain.parameters())))
-        if step == 0:
-            worst = _worst(placed, plain, lambda p: p.grad)
-        for m, optimizer in zip((placed, plain), optimizers, strict=True):
+        if step in (0, steps - 1):
+            worst = max(worst, _worst(placed, plain, lambda p: p.grad))
+        for m, own in zip((placed, plain), optimizers, strict=True):
             clip_grad_norm_(m.parameters(), clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            own.step()
+            own.zero_grad()
     names = dict(placed.named_parameters(remove_duplicate=False))
     return Outcome(
         **found,
@@ -117,15 +122,18 @@ def train_beside(
 
 
 def _worst(placed: nn.Module, plain: nn.Module, of: Callable[[Tensor], Tensor | None]) -> float:
+    """The worst difference, relative to the greatest element of its tensor, or to a thousandth of the greatest of all:
+    what is zero but for rounding, as the gradient of a key's bias, has no digits to compare."""
+    theirs = {name: of(parameter) for name, parameter in plain.named_parameters()}
+    least = 1e-3 * max((float(t.abs().max()) for t in theirs.values() if t is not None and t.numel()), default=0.0)
     worst = 0.0
-    theirs = dict(plain.named_parameters())
     for name, parameter in placed.named_parameters():
-        ours, right = of(parameter), of(theirs[name])
+        ours, right = of(parameter), theirs[name]
         assert (ours is None) == (right is None), name
         if ours is None or right is None or right.numel() == 0:
             continue
         whole = whole_value(ours).double()
-        scale = right.double().abs().max().clamp(min=1e-30)
+        scale = right.double().abs().max().clamp(min=max(least, 1e-30))
         worst = max(worst, float((whole - right.double()).abs().max() / scale))
     return worst
 

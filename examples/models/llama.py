@@ -1,0 +1,41 @@
+"""transformers' Llama, small: grouped queries, rotary positions, a gated feed-forward.
+
+``build()`` is the model, ``batch(step)`` the global batch of a step, ``loss(model, batch)`` the sum and the count.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from examples.models.sequences import counting
+
+BATCH, SEQ, VOCAB = 8, 16, 64
+
+
+def build() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=SEQ,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
+
+
+def batch(step: int) -> dict[str, Tensor]:
+    """``input_ids`` and, one token further on, ``targets``: ``[BATCH, SEQ]`` each."""
+    tokens = counting(step, BATCH, SEQ + 1, VOCAB)
+    return {"input_ids": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
+
+
+def loss(model: LlamaForCausalLM, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
+    """The sum of the cross entropies over all positions, and how many there are."""
+    logits = model(input_ids=batch["input_ids"]).logits
+    total = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
+    return total, batch["targets"].numel()
