@@ -2,11 +2,13 @@
 
 Query, key and value may be split alike over the batch (dim 0) and over heads (dim 1). A query may be split over heads
 on axes where key and value are whole as well, as long as a rank has one key head: its query heads then share it, and
-the key's gradient is pending on these axes. Nothing is sent.
+the key's gradient is pending on these axes. Nothing is sent then; what comes split otherwise is brought to one of these
+layouts first.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,17 +18,16 @@ from torch.nn import functional as F
 
 
 def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Tensor | None:
-    """The attention of DTensors by the blocks of each rank; ``None`` where blocks are not enough."""
+    """The attention of DTensors by the blocks of each rank; ``None`` where they are no batches of heads."""
     if not all(isinstance(x, DTensor) and x.dim() == 4 for x in (query, key, value)):
         return None
     mesh = query.device_mesh
-    key_grads: list[Placement] = []
-    for axis, (q, k, v) in enumerate(zip(query.placements, key.placements, value.placements, strict=True)):
-        alike = q == k == v and (q.is_replicate() or q.is_shard(0) or q.is_shard(1))
-        shared = q.is_shard(1) and k.is_replicate() and v.is_replicate() and key.to_local().shape[1] == 1
-        if mesh.size(axis) > 1 and not (alike or shared):
-            return None
-        key_grads.append(Partial() if shared and not alike else k)
+    if not all(mesh.size(axis) == 1 or _fits(query, key, value, axis) for axis in range(mesh.ndim)):
+        query, key, value = _alike(query, key, value)
+    key_grads = [
+        Partial() if q.is_shard(1) and not k.is_shard(1) else k
+        for q, k in zip(query.placements, key.placements, strict=True)
+    ]
     if mask is not None:
         mask = _mask_block(mask, query)
     out = F.scaled_dot_product_attention(
@@ -40,6 +41,31 @@ def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **o
     shape = (*query.shape[:3], value.shape[3])
     stride = _stride(out, shape)
     return DTensor.from_local(out, mesh, query.placements, run_check=False, shape=torch.Size(shape), stride=stride)
+
+
+def _fits(query: DTensor, key: DTensor, value: DTensor, axis: int) -> bool:
+    """Has each rank of an axis all that its queries attend to?"""
+    q, k, v = (x.placements[axis] for x in (query, key, value))
+    if q == k == v:
+        return q.is_replicate() or q.is_shard(0) or q.is_shard(1)
+    return q.is_shard(1) and k.is_replicate() and v.is_replicate() and key.to_local().shape[1] == 1
+
+
+def _alike(query: DTensor, key: DTensor, value: DTensor) -> tuple[DTensor, DTensor, DTensor]:
+    """All three split alike: an axis that splits heads or rows of one of them does so of all, if it divides them."""
+    mesh = query.device_mesh
+    each = (query, key, value)
+    left = {1: math.gcd(query.shape[1], key.shape[1]), 0: query.shape[0]}
+    wanted: list[Placement] = []
+    for axis in range(mesh.ndim):
+        size = mesh.size(axis)
+        having = (dim for dim in left if left[dim] % size == 0 and any(x.placements[axis].is_shard(dim) for x in each))
+        dim = next(having, None)
+        wanted.append(Replicate() if dim is None else Shard(dim))
+        if dim is not None:
+            left[dim] //= size
+    q, k, v = (x.redistribute(placements=wanted) for x in each)
+    return q, k, v
 
 
 def _mask_block(mask: Tensor, query: DTensor) -> Tensor:

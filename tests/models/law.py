@@ -29,8 +29,8 @@ from shardlang.runtime.record import Recorder
 
 @frozen
 class Outcome:
-    """Of each step the loss and the gradient's norm, on both sides; the worst gradient of the first and the last, and the
-    worst weight after it; what the second step sent; names, placements and meshes of the parameters."""
+    """Of each step the loss and the gradient's norm, on both sides; the worst gradient of the first and the last step,
+    the worst weight in the end; what the second step sent; names, placements and meshes of the parameters."""
 
     losses: list[float]
     plain_losses: list[float]
