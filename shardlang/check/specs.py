@@ -122,9 +122,7 @@ def _tensor(tensor: tree.Tensor | tree.Whole, uses: _Uses) -> TensorSpec:
     if dtype is not None and DTYPES[dtype].kind == "complex" and tensor.pending is not None:
         for owed in tensor.pending.owed:
             if owed.op in ("max", "min"):
-                uses.errors.append(
-                    sl04_plans.no_such_reduction(owed.axis.text, owed.op, dtype, uses.tensor, owed.span)
-                )
+                uses.errors.append(sl04_plans.no_such_reduction(owed.axis.text, owed.op, dtype, uses.tensor, owed.span))
     for i, written in enumerate(tensor.dims):
         dims[i] = _apply_rules(written, dims[i], i, uses)
     return TensorSpec(tuple(dims), tensor.span, dtype, pending)

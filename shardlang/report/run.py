@@ -115,9 +115,7 @@ def print_collectives(
     none: Mapping[str, Any] = {"count": 0, "bytes": 0}
     for key in sorted({*plan, *ran}):
         a, b = plan.get(key, none), ran.get(key, none)
-        table.add_row(
-            key[0], "/".join(key[1]), str(a["count"]), size_of(a), str(b["count"]), size_of(b)
-        )
+        table.add_row(key[0], "/".join(key[1]), str(a["count"]), size_of(a), str(b["count"]), size_of(b))
     console.print(table)
 
 

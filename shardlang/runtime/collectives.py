@@ -116,6 +116,11 @@ def reduce_scatter(group: Group, label: Label, out: torch.Tensor, given: torch.T
         return _work(_reduce_scatter(out, given, _REDUCE[op], group.handle, async_op=True))
 
 
+def reduce_scatter_at_once(group: Group, out: torch.Tensor, given: torch.Tensor, op: ReduceOp) -> None:
+    """``reduce_scatter`` to its end, where nobody takes note."""
+    _reduce_scatter(out, given, _REDUCE[op], group.handle)
+
+
 def exchange(
     group: Group,
     label: Label,

@@ -34,7 +34,7 @@ from shardlang.runtime.groups import Team
 from shardlang.runtime.held import Held, take_apart
 from shardlang.runtime.inner_calls import STATIC, Apart, Noted, caller, noting
 from shardlang.runtime.local_program import function_for
-from shardlang.runtime.results import ResultKind, forget
+from shardlang.runtime.results import ArgumentKind, ResultKind, forget
 from shardlang.runtime.seeds import seed_of_call
 from shardlang.trace.capture import Mark, TensorType, capture, intercepts
 from shardlang.trace.compile import Argument, lower
@@ -45,7 +45,7 @@ from shardlang.trace.program import LocalProgram
 class _Compiled:
     program: LocalProgram
     run: Callable[..., tuple[Tensor, ...]]
-    gradients: tuple[Any, ...]
+    arguments: tuple[ArgumentKind | None, ...]
     results: tuple[ResultKind, ...]
     leaves: tuple[Any, ...]
     """What the module gives: ``None``, flags; ``Tensor`` stands for a tensor, ``Held`` for an object with some."""
@@ -117,10 +117,7 @@ def install(
                     f"write `eager` at the end of the `call` line of `{path or 'root'}` to keep DTensor's dispatch"
                 )
                 raise ShardlangError([evolve(d, helps=(*d.helps, way_out)) for d in error.diagnostics]) from error
-        local: list[Any] = [
-            t.to_local(grad_placements=g) if isinstance(t, DTensor) else t
-            for t, g in zip(tensors, found.gradients, strict=True)
-        ]
+        local: list[Any] = [t if k is None else k.block(t) for t, k in zip(tensors, found.arguments, strict=True)]
         if found.program.draws:
             local.append(seed_of_call())
         blocks = found.run(*local)
@@ -230,7 +227,10 @@ def _compile(
     return _Compiled(
         program,
         run,
-        tuple(carried(g) for g in program.gradients),
+        tuple(
+            ArgumentKind(carried(g), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
+            for t, g in zip(tensors, program.gradients, strict=True)
+        ),
         tuple(
             ResultKind(w, boundary.device_mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True)
         ),

@@ -102,6 +102,24 @@ def in_line(selections: tuple[Selection | None, ...], numel: int) -> bool:
     return at == numel
 
 
+def even_cut(selections: tuple[Selection | None, ...]) -> tuple[int, int, int] | None:
+    """Where the pieces, in order, are the equal parts of one dim: the elements before the dim, the number of parts, the
+    elements of a part behind one index before it. ``None`` where they are not."""
+    first = selections[0] if selections else None
+    if first is None or first.regular is None or len(selections) < 2:
+        return None
+    cut = [d for d, (size, part) in enumerate(zip(first.local, first.shape, strict=True)) if size != part]
+    if len(cut) != 1 or first.shape[cut[0]] * len(selections) != first.local[cut[0]]:
+        return None
+    dim, length = cut[0], first.shape[cut[0]]
+    for i, piece in enumerate(selections):
+        if piece is None or piece.regular is None or piece.shape != first.shape:
+            return None
+        if piece.regular[dim] != (i * length, 1, 0, length):
+            return None
+    return math.prod(first.local[:dim]), len(selections), math.prod(first.shape[dim:])
+
+
 def packed(block: torch.Tensor, sources: tuple[Selection | None, ...]) -> torch.Tensor:
     """The pieces of a block one after another in a flat buffer."""
     pieces = [s for s in sources if s is not None]

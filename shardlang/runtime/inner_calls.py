@@ -24,7 +24,7 @@ from shardlang.lower import torch_private
 from shardlang.lower.placements import placements_of
 from shardlang.plan.plan import dual
 from shardlang.runtime.calls import Call
-from shardlang.runtime.results import ResultKind
+from shardlang.runtime.results import ArgumentKind, ResultKind
 from shardlang.trace.capture import Inner, TensorType, call_inner, erased, tracing
 from shardlang.trace.program import InnerCall
 
@@ -149,7 +149,10 @@ def _result_layouts(call: Call, output: Any, leaves: Sequence[Any]) -> list[Layo
 def caller(noted: Noted, made: InnerCall, mesh: Any) -> Callable[..., tuple[Tensor, ...]]:
     """The call, as a function of this rank's blocks of its tensors."""
     kinds = [ResultKind(w, mesh, d) for w, d in zip(made.arguments, made.dtypes, strict=True)]
-    gradients = [placements_of(dual(w)) for w in made.results]
+    results = [
+        ArgumentKind(placements_of(dual(w)) or (), mesh, torch.Size(w.shape), d)
+        for w, d in zip(made.results, made.result_dtypes, strict=True)
+    ]
     module = noted.apart.module
 
     def call(*blocks: Tensor) -> tuple[Tensor, ...]:
@@ -157,6 +160,6 @@ def caller(noted: Noted, made: InnerCall, mesh: Any) -> Callable[..., tuple[Tens
         filled = [next(feed) if leaf is Tensor else leaf for leaf in noted.given]
         args, kwargs = pytree.tree_unflatten(filled, noted.given_structure)
         found = [t for t in pytree.tree_leaves(module(*args, **kwargs)) if isinstance(t, DTensor)]
-        return tuple(t.to_local(grad_placements=g) for t, g in zip(found, gradients, strict=True))
+        return tuple(k.block(t) for t, k in zip(found, results, strict=True))
 
     return call

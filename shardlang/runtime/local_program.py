@@ -19,7 +19,7 @@ from torch import fx
 
 from shardlang.lower import torch_private
 from shardlang.plan.plan import Plan
-from shardlang.runtime import agreement, faults, groups, record
+from shardlang.runtime import agreement, faults, groups, record, turns
 from shardlang.runtime.distributed import ReadyPlan, ready
 from shardlang.runtime.groups import Team
 from shardlang.runtime.lockstep import drawn
@@ -88,7 +88,8 @@ class Transfer:
 
     def __init__(self, plan: Plan, team: Team, in_place: bool = False) -> None:
         self.plan, self.team = plan, team
-        self.in_place = in_place and [s.kind for s in plan.steps] == ["all_reduce"]
+        self._alone = [s.kind for s in plan.steps] == ["all_reduce"]
+        self.in_place = in_place and self._alone
         self._ready: ReadyPlan | None = None
         self._direct: AllReduce | None = None
 
@@ -97,15 +98,21 @@ class Transfer:
         if found is None or found.token is not groups.token():
             found = self._ready = ready(self.plan, self.team)
             self._direct = None
-        if not self.in_place or not block.is_contiguous():
+        if not self._alone or not block.is_contiguous():
             return found.run(block, True)
+        if not self.in_place:
+            block = block.clone()
         direct = self._direct
         if direct is None or record.recording():
             return self._first(found, block)
+        if found.line is not None:
+            turns.begin(found.line, found)
         try:
             dist.all_reduce(block, group=direct.cross.group.handle)
         except RuntimeError as error:
+            turns.leave()
             raise faults.lost(found, 0, error) from error
+        turns.leave()
         return block
 
     def _first(self, found: ReadyPlan, block: torch.Tensor) -> torch.Tensor:

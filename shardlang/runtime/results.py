@@ -1,4 +1,7 @@
-"""Blocks of results as DTensors, with a record made once for all of a kind; or as handles."""
+"""Blocks of results as DTensors, and of arguments that are DTensors; with a record made once for all of a kind.
+
+``DTensor.from_local`` and ``to_local`` make theirs anew at each call, which takes longer than a small operator.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,42 @@ class ResultKind:
         if block.requires_grad and torch.is_grad_enabled():
             return _Wrapped.apply(block, self)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
         return torch_private.dtensor_of(block, self.spec, requires_grad=False)
+
+
+class ArgumentKind:
+    """What the block of one DTensor argument gives back: gradients of a layout, or of placements."""
+
+    def __init__(self, placements: tuple[Any, ...], mesh: DeviceMesh, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.placements, self.mesh, self.shape, self.dtype = placements, mesh, shape, dtype
+        self.stride = torch_private.contiguous_stride(shape)
+        self.spec = torch_private.dtensor_spec(mesh, placements, shape, self.stride, dtype)
+
+    def block(self, tensor: DTensor) -> torch.Tensor:
+        """The block, on autograd's graph."""
+        if torch.compiler.is_compiling():
+            return tensor.to_local(grad_placements=self.placements)
+        if not tensor.requires_grad:
+            return torch_private.block_of(tensor)
+        block: torch.Tensor = _Block.apply(tensor, self)  # type: ignore[no-untyped-call]  # nor this one
+        return block
+
+
+class _Block(torch.autograd.Function):
+    """The block of a DTensor; back, the gradient of the block as a DTensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor, kind: ArgumentKind) -> torch.Tensor:
+        ctx.kind = kind
+        block = torch_private.block_of(tensor)
+        return block.view_as(block)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        kind: ArgumentKind = ctx.kind
+        spec = kind.spec
+        if grad.dtype != kind.dtype:
+            spec = torch_private.dtensor_spec(kind.mesh, kind.placements, kind.shape, kind.stride, grad.dtype)
+        return torch_private.dtensor_of(grad.contiguous(), spec, requires_grad=False), None
 
 
 class _Wrapped(torch.autograd.Function):

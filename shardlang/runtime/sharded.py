@@ -31,7 +31,7 @@ from shardlang.runtime import open_axes
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.local_program import function_for
-from shardlang.runtime.results import ResultKind, forget
+from shardlang.runtime.results import ArgumentKind, ResultKind, forget
 from shardlang.runtime.seeds import seed_of_call
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
@@ -69,8 +69,8 @@ class _Compiled:
 
     program: LocalProgram
     run: Callable[..., tuple[torch.Tensor, ...]] | None
-    gradients: tuple[Any, ...]
-    """The placements of each argument's gradient, where the argument is a DTensor."""
+    arguments: tuple[ArgumentKind | None, ...]
+    """What takes the block of each argument that is a DTensor."""
     results: tuple[ResultKind, ...] | None
     """What each result becomes, where results are DTensors or handles."""
 
@@ -111,7 +111,7 @@ class ShardedFunction:
         self._last = found.program
         assert found.run is not None
         if torch.is_grad_enabled():
-            local: list[Any] = [_block(t, g) for t, g in zip(tensors, found.gradients, strict=True)]
+            local: list[Any] = [_block(t, k) for t, k in zip(tensors, found.arguments, strict=True)]
         else:
             local = [_block_without_grad(t) for t in tensors]
         if found.program.draws:
@@ -167,15 +167,15 @@ class ShardedFunction:
     def _compile(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> _Compiled:
         program = self._local_program(tensors, others)
         team = self._team(tensors)
-        gradients = tuple(
-            placements_of(g) if isinstance(t, DTensor) else None
+        arguments = tuple(
+            ArgumentKind(placements_of(g) or (), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
             for t, g in zip(tensors, program.gradients, strict=True)
         )
         results = None
         if any(isinstance(t, DTensor | ShardTensor) for t in tensors):
             mesh = self._device_mesh()
             results = tuple(ResultKind(w, mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True))
-        return _Compiled(program, function_for(program, self._rank(team), team), gradients, results)
+        return _Compiled(program, function_for(program, self._rank(team), team), arguments, results)
 
     def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
         ways = list(open_axes.assignments(self.declared, [tuple(t.shape) for t in tensors], self.mesh))
@@ -319,10 +319,11 @@ def _key(tensor: Tensor) -> Any:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def _block(tensor: Tensor, gradient: Any) -> torch.Tensor:
-    """The block of a tensor, on autograd's graph; its gradient comes in the placements ``gradient``."""
-    if isinstance(tensor, DTensor):
-        return tensor.to_local(grad_placements=gradient)
+def _block(tensor: Tensor, kind: ArgumentKind | None) -> torch.Tensor:
+    """The block of a tensor, on autograd's graph."""
+    if kind is not None:
+        assert isinstance(tensor, DTensor)
+        return kind.block(tensor)
     return tensor.block if isinstance(tensor, ShardTensor) else tensor
 
 

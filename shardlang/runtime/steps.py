@@ -55,7 +55,8 @@ def prepare(step: Step, team: Team, rank: int, itemsize: int) -> Local | Sending
         return Direct(cross)
     if gathers(cross):
         return AllGather(cross)
-    if step.kind == "reduce_scatter" and cross.even and cross.whole and cross.group.backend == "nccl":
+    # Gloo's own reduce-scatter sends the whole tensor round.
+    if step.kind == "reduce_scatter" and cross.even and cross.whole and cross.group.backend != "gloo":
         return ReduceScatter(cross)
     return Pieces(cross)
 

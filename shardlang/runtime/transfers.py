@@ -16,7 +16,7 @@ from shardlang.lower import torch_private
 from shardlang.runtime import collectives, record
 from shardlang.runtime.blocks import Selection, read, write
 from shardlang.runtime.collectives import Label
-from shardlang.runtime.crossing import Crossing, assembled, in_line, packed, room
+from shardlang.runtime.crossing import Crossing, assembled, even_cut, in_line, packed, room
 from shardlang.runtime.reduce import combine, scaled
 
 State = Any
@@ -48,7 +48,8 @@ class AllReduce(Way):
 
     def by_backend(self, block: torch.Tensor) -> bool:
         """Does the backend's own all-reduce of the block do it, and nothing else?"""
-        return collectives.reduces(self.cross.group, block.dtype) and self.cross.op == "sum"
+        cross = self.cross
+        return collectives.reduces(cross.group, block.dtype) and cross.op == "sum" and cross.divide == 1
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
@@ -97,13 +98,20 @@ class AllGather(Way):
         first = cross.places[0]
         # One block under the other along the first dim: backends take both as they are.
         self._stacked = self._direct and first is not None and first.shape[1:] == cross.shape[1:] and first.shape != ()
+        self._cut = None if self._stacked else even_cut(cross.places)
 
     def run(self, block: torch.Tensor) -> torch.Tensor:
-        if not self._stacked or record.recording() or not collectives.plain(block):
+        if not (self._stacked or self._cut) or record.recording() or not collectives.plain(block):
             return super().run(block)
-        result = block.new_empty(*self._shape)
-        torch_private.gather_stacked(self._group.handle, result, block)
-        return result
+        if self._cut is None:
+            result = block.new_empty(*self._shape)
+            torch_private.gather_stacked(self._group.handle, result, block)
+            return result
+        # One block under the other, and then all of them side by side in the dim that was cut.
+        before, parts, after = self._cut
+        under = block.new_empty(parts * before, after)
+        torch_private.gather_stacked(self._group.handle, under, block.view(before, after))
+        return under.view(parts, before, after).transpose(0, 1).reshape(self._shape)
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         result = room(block, self.cross.shape, out)
@@ -126,6 +134,20 @@ class ReduceScatter(Way):
     def __init__(self, cross: Crossing) -> None:
         super().__init__(cross)
         self._direct = in_line(cross.sources, cross.held)
+        self._cut = None if self._direct else even_cut(cross.sources)
+
+    def run(self, block: torch.Tensor) -> torch.Tensor:
+        cross = self.cross
+        if record.recording() or not block.is_contiguous() or not collectives.reduces(cross.group, block.dtype):
+            return super().run(block)
+        if self._cut is not None:
+            before, parts, after = self._cut
+            block = block.view(before, parts, after).transpose(0, 1).contiguous()
+        elif not self._direct:
+            return super().run(block)
+        result = block.new_empty(cross.shape)
+        collectives.reduce_scatter_at_once(cross.group, result.view(-1), block.view(-1), cross.op)
+        return result if cross.divide == 1 else _divided(result, cross.divide)
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross

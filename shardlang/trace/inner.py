@@ -28,6 +28,6 @@ def put_inner(
     ]
     layouts = [normal(layout) for _, layout in made.results]
     taken, dtypes = tuple(v.layout for v in arguments), tuple(v.dtype for v in arguments)
-    builder.inner.append(InnerCall(number, made.name, taken, dtypes, tuple(layouts)))
+    builder.inner.append(InnerCall(number, made.name, taken, dtypes, tuple(layouts), tuple(t.dtype for t in fakes)))
     node = builder.graph.call_function(inner, (len(builder.inner) - 1, *(v.node for v in arguments)))
     return builder.wrap(node, tuple(fakes), layouts, constant=False, flows=builder.gradients)

@@ -80,6 +80,7 @@ class InnerCall:
     arguments: tuple[Layout, ...]
     dtypes: tuple[torch.dtype, ...]
     results: tuple[Layout, ...]
+    result_dtypes: tuple[torch.dtype, ...]
 
 
 @frozen(eq=False)
