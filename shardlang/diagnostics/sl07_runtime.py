@@ -185,6 +185,15 @@ def split_cross_entropy(asked: str, spec: str) -> Diagnostic:
     )
 
 
+@message("SL0716", "a block on another device than its mesh")
+def device_differs(layout: str, found: str, due: str, rank: int) -> Diagnostic:
+    return Diagnostic(
+        f"the block of `{layout}` that rank {rank} has is on `{found}`, and its mesh on `{due}`",
+        notes=("blocks move by the backend of their mesh's devices: gloo on a CPU, NCCL on CUDA",),
+        helps=(f'move it first, as in `block.to("{due}")`', f'or give a device mesh on "{found}"'),
+    )
+
+
 @message("SL0720", "rows that are sent outside of local blocks")
 def rows_without_mesh(axis: str) -> Diagnostic:
     return Diagnostic(

@@ -39,8 +39,8 @@ def wanted(check: bool | None) -> bool:
 def agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor]) -> None:
     """Returns where all ranks of some plans (of the same ranks) have the same ones and dtypes, and blocks that fit.
 
-    Raises ShardlangError, the same on all ranks: SL0701 with both sides where they differ, SL0703 for a block that does
-    not fit, SL0702 for a rank that does not come.
+    Raises ShardlangError, the same on all ranks: SL0701 with both sides where they differ, SL0703 and SL0716 for a
+    block that does not fit, SL0702 for a rank that does not come.
     """
     ranks = plans[0].ranks
     if len(ranks) == 1 or dist.get_backend() == "fake":
@@ -52,13 +52,15 @@ def agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor]) -> None:
         "said": said,
         "hashes": [p.plan.hash for p in plans],
         "call": _sequence[ranks],
-        "misfit": None if misfit is None else [misfit, list(blocks[misfit].shape)],
+        "misfit": None if misfit is None else [misfit, list(blocks[misfit].shape), blocks[misfit].device.type],
     }
     watch.ensure()
     shown = f"{_all_of(said)}, for the first time"
     try:
         with turns.taken(ranks, shown):
             told = words.tell(words.group_for_words(ranks), "agreement", json.dumps(account).encode(), shown)
+    except words.Differ as error:
+        raise faults.apart(ranks, error) from error
     except RuntimeError as error:
         raise faults.lost(plans[0], -1, error) from error
     if told is None and misfit is None:
@@ -67,13 +69,12 @@ def agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor]) -> None:
     first = accounts[0]
     for rank, other in zip(ranks, accounts, strict=True):
         if any(other[k] != first[k] for k in ("said", "hashes", "call")):
+            faults.dissolve(ranks)
             raise ShardlangError(sl07_runtime.ranks_disagree(ranks[0], rank, *_differ(first, other)))
     for rank, other in zip(ranks, accounts, strict=True):
         if other["misfit"] is not None:
-            index, shape = other["misfit"]
-            source = plans[index].plan.source
-            due = source.local_shape(plans[index].team.logical(rank))
-            raise ShardlangError(sl07_runtime.block_of_wrong_size(str(source), tuple(shape), due, rank))
+            index, shape, device = other["misfit"]
+            raise ShardlangError(plans[index].misfit(tuple(shape), device, rank))
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str]:

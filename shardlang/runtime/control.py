@@ -43,13 +43,16 @@ class Council:
         if len(self.ranks) == 1:
             return _raised(_judged([report], verdict))
         watch.ensure()
+        ranks = tuple(sorted(self.ranks))
         try:
-            with turns.taken(tuple(sorted(self.ranks)), self.what):
+            with turns.taken(ranks, self.what):
                 answer = self._asked(report, verdict)
+        except words.Differ as error:
+            raise faults.apart(ranks, error) from error
         except RuntimeError as error:
             if not faults.of_the_wire(error):
                 raise
-            found = faults.failure(tuple(sorted(self.ranks)), error)
+            found = faults.failure(ranks, error)
             found.raise_difference()
             raise ShardlangError(sl07_state.rank_silent(self.what, found.missing, found.cause)) from error
         return _raised(answer)

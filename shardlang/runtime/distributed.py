@@ -10,7 +10,7 @@ from collections import OrderedDict
 import torch
 import torch.distributed as dist
 
-from shardlang.diagnostics import ShardlangError, sl07_runtime
+from shardlang.diagnostics import Diagnostic, ShardlangError, sl07_runtime
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import FREE
 from shardlang.runtime import agreement, faults, groups, turns, watch
@@ -135,16 +135,23 @@ class ReadyPlan:
         return result if self._fresh and result.is_contiguous() else self.settle(result, block, None, alias)
 
     def fits(self, block: torch.Tensor) -> bool:
-        """Is this rank's block of the source's size? (A rank outside the source's mesh may bring anything.)"""
-        return self.shape is None or tuple(block.shape) == self.shape
+        """Is this rank's block of the source's size, and on its mesh's devices? (A rank outside the source's mesh may
+        bring anything, and a tensor without values is on no device.)"""
+        return self.shape is None or (
+            tuple(block.shape) == self.shape and block.device.type in (self.team.device, "meta")
+        )
 
     def demand_fit(self, block: torch.Tensor) -> None:
-        """Raises SL0703 where this rank's block is not of the source's size."""
-        if self.shape is not None and tuple(block.shape) != self.shape:
-            layout = str(self.plan.source)
-            raise ShardlangError(
-                sl07_runtime.block_of_wrong_size(layout, tuple(block.shape), self.shape, dist.get_rank())
-            )
+        """Raises SL0703 where this rank's block is not of the source's size, SL0716 where it is on another device."""
+        if not self.fits(block):
+            raise ShardlangError(self.misfit(tuple(block.shape), block.device.type, dist.get_rank()))
+
+    def misfit(self, found: tuple[int, ...], device: str, rank: int) -> Diagnostic:
+        """What is wrong with the block that one of torch's ranks brings, which does not fit."""
+        due = self.plan.source.local_shape(self.team.logical(rank))
+        if found != due:
+            return sl07_runtime.block_of_wrong_size(str(self.plan.source), found, due, rank)
+        return sl07_runtime.device_differs(str(self.plan.source), device, self.team.device, rank)
 
     def steps(self) -> list[Local | Sending]:
         """The plan's steps, prepared when they are first asked for, by all ranks alike."""

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.lower import torch_private
-from shardlang.runtime import turns, watch
+from shardlang.runtime import turns, watch, words
 from shardlang.runtime.groups import abandon_within
 
 if TYPE_CHECKING:
@@ -65,9 +65,20 @@ def failure(ranks: tuple[int, ...], error: Exception) -> Failure:
         found = Failure(silent, False, watch.difference(store, line), cause)
     except (RuntimeError, OSError):
         found = Failure((), True, None, cause)
-    watch.close(line)
-    abandon_within(ranks)
+    dissolve(ranks)
     return found
+
+
+def dissolve(ranks: tuple[int, ...]) -> None:
+    """After a failure that all of these ranks were told of: gives up their groups, and what watchers said of it."""
+    watch.close(turns.line_of(ranks))
+    abandon_within(ranks)
+
+
+def apart(ranks: tuple[int, ...], error: words.Differ) -> ShardlangError:
+    """The diagnostic (SL0701) of ranks that met about different things."""
+    dissolve(ranks)
+    return ShardlangError(sl07_runtime.ranks_disagree(*error.ranks, *error.words))
 
 
 def _silent(store: Any, line: turns.Line) -> tuple[int, ...]:
@@ -124,6 +135,8 @@ def told_apart(ranks: tuple[int, ...], what: str) -> Iterator[None]:
     try:
         with turns.taken(ranks, what):
             yield
+    except words.Differ as error:
+        raise apart(ranks, error) from error
     except RuntimeError as error:
         if not of_the_wire(error):
             raise
@@ -134,4 +147,4 @@ def told_apart(ranks: tuple[int, ...], what: str) -> Iterator[None]:
         ) from error
 
 
-__all__ = ["Failure", "failure", "guarded", "lost", "of_the_wire", "told_apart"]
+__all__ = ["Failure", "apart", "dissolve", "failure", "guarded", "lost", "of_the_wire", "told_apart"]

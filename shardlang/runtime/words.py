@@ -10,10 +10,21 @@ import hashlib
 
 import torch
 import torch.distributed as dist
+from attrs import frozen
 
-from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.runtime import record
 from shardlang.runtime.groups import CONTROL, Group, group_of
+
+
+@frozen
+class Differ(Exception):
+    """Ranks exchange words about different things: the first rank and one that differs from it, and what each is about.
+
+    For whoever asked to make a diagnostic of it (see ``faults.apart``).
+    """
+
+    ranks: tuple[int, int]
+    words: tuple[str, str]
 
 
 def group_for_words(ranks: tuple[int, ...]) -> Group:
@@ -24,8 +35,8 @@ def group_for_words(ranks: tuple[int, ...]) -> Group:
 def tell(group: Group, about: str, mine: bytes = b"", shown: str | None = None) -> list[bytes] | None:
     """What every rank says, in the group's order; ``None`` where all say the same, for which one collective is enough.
 
-    Raises ShardlangError (SL0701), on all ranks, where they are not about the same thing; ``shown`` is what the message
-    then says of this rank's (``about`` itself, where it is not given).
+    Raises ``Differ``, on all ranks, where they are not about the same thing; ``shown`` is what it then says of this
+    rank's (``about`` itself, where it is not given).
     """
     text = (about if shown is None else shown).encode()
     word = _digest(about.encode()) + len(text).to_bytes(4, "little") + _digest(mine) + len(mine).to_bytes(8, "little")
@@ -34,9 +45,7 @@ def tell(group: Group, about: str, mine: bytes = b"", shown: str | None = None) 
         room = max(int.from_bytes(w[16:20], "little") for w in words)
         texts = [t.rstrip(b"\0").decode() for t in _gathered(group, text.ljust(room, b"\0"))]
         other = next(i for i, w in enumerate(words) if w[:16] != words[0][:16])
-        raise ShardlangError(
-            sl07_runtime.ranks_disagree(group.ranks[0], group.ranks[other], texts[0], texts[other]),
-        )
+        raise Differ((group.ranks[0], group.ranks[other]), (texts[0], texts[other]))
     if all(w[20:] == word[20:] for w in words):
         return None
     sizes = [int.from_bytes(w[36:], "little") for w in words]
@@ -56,4 +65,4 @@ def _gathered(group: Group, mine: bytes) -> list[bytes]:
     return [bytes(g.tolist()) for g in got]
 
 
-__all__ = ["group_for_words", "tell"]
+__all__ = ["Differ", "group_for_words", "tell"]

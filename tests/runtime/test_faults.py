@@ -6,11 +6,13 @@ import gc
 import os
 import signal
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import shardlang as sl
 from shardlang.runtime import groups, watch
@@ -52,6 +54,27 @@ def misfit() -> Any:
 def test_a_block_of_the_wrong_size_is_told_on_all_ranks(world: World) -> None:
     answers = world.run(misfit)
     assert answers == [("SL0703", "rank 3 has a block of [1 5], where `[8/tp 5]` gives it [2 5]")] * 4
+
+
+def on_another_device() -> list[str]:
+    """Rank 1 comes with a block that is (as far as anybody can see) on a GPU, first time and later."""
+    mesh = torch_mesh((4,), ("tp",))
+    told = []
+    for size in (5, 6, 6):
+        if size == 6 and not told[1:]:
+            sl.reshard(torch.ones(2, size), "[n d]", mesh, source="[n/tp d]")
+        with FakeTensorMode() if dist.get_rank() == 1 else nullcontext():
+            block = torch.ones(2, size, device="cuda" if dist.get_rank() == 1 else "cpu")
+        try:
+            sl.reshard(block, "[n d]", mesh, source="[n/tp d]", check=True)
+        except sl.ShardlangError as error:
+            told.append(f"{error.codes[0]} {error.diagnostics[0].message}")
+    return told
+
+
+def test_a_block_on_another_device_than_its_mesh_is_told_on_all_ranks(world: World) -> None:
+    message = "SL0716 the block of `[8/tp {}]` that rank 1 has is on `cuda`, and its mesh on `cpu`"
+    assert world.run(on_another_device) == [[message.format(n) for n in (5, 6, 6)]] * 4
 
 
 def break_down(how: str) -> Any:
