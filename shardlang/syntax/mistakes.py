@@ -30,18 +30,19 @@ _KEYWORD_LINE = r"^[ \t]*({})[ \t]+[A-Za-z0-9_*{{\[]"
 
 
 def explain(place: Place) -> tuple[Diagnostic, int]:
-    """The diagnostic of a place, and the offset from which the next declaration is looked for."""
+    """The diagnostic of a place, and the offset from which on it says nothing of the text."""
     for find in _FINDERS:
         diagnostic = find(place)
         if diagnostic is not None:
             return diagnostic, _resume(place, diagnostic)
-    return _plain(place), place.at
+    return _plain(place), place.at + 1
 
 
 def _resume(place: Place, diagnostic: Diagnostic) -> int:
-    """Where a bracket should have closed, or the fault itself, which may be before the place where it was noticed."""
-    span = diagnostic.labels[0].span if diagnostic.code == "SL0107" else diagnostic.span
-    return min(span.start, place.at) if span is not None else place.at
+    """Where a bracket should have closed, or behind the fault, which may be before the place where it was noticed."""
+    if diagnostic.code == "SL0107":
+        return min(diagnostic.labels[0].span.start, place.at)
+    return min(diagnostic.span.start, place.at) + 1 if diagnostic.span is not None else place.at + 1
 
 
 def _keyword_inside(place: Place) -> Diagnostic | None:

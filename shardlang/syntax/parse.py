@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 from lark import Token, Tree
 from lark.exceptions import UnexpectedInput, UnexpectedToken
+from lark.lexer import LexerState, LineCounter
 from lark.parsers.lalr_interactive_parser import InteractiveParser
+from lark.utils import TextSlice
 
 from shardlang.diagnostics import ShardlangError, sl01_syntax
 from shardlang.source import Source
@@ -19,7 +21,8 @@ from shardlang.syntax import build, build_spec, mistakes, tree
 from shardlang.syntax.build_spec import Context
 from shardlang.syntax.decode import check_text
 from shardlang.syntax.grammar import parser
-from shardlang.syntax.place import DECLARATIONS, ITEMS, Place
+from shardlang.syntax.pieces import Piece, pieces
+from shardlang.syntax.place import Place
 
 MAX_NESTING = 32
 MAX_FAULTS = 20
@@ -27,7 +30,6 @@ MAX_FAULTS = 20
 
 Node: TypeAlias = "Tree[Token]"
 
-_ANCHOR = re.compile(rf"^([ \t]*)({'|'.join(DECLARATIONS)}|{'|'.join(ITEMS)})\b(?=[ \t]+[^ \t:/])", re.MULTILINE)
 _BRACKET = re.compile(r"#[^\n]*|[()\[\]{}]")
 
 
@@ -106,68 +108,65 @@ def _read(context: Context, start: str) -> Node | None:
     source = context.source
     check_text(source)
     state = parser().parse_interactive(source.text, start)
-    while True:
-        try:
-            for token in state.lexer_thread.lex(state.parser_state):
-                state.feed_token(token)
-            end = len(source.text)
-            node = state.feed_token(Token("$END", "", start_pos=end, end_pos=end))
-        except UnexpectedInput as fault:
-            resume = _explain(context, state, fault, start)
-            if start != "start" or len(context.faults) >= MAX_FAULTS or not _recover(state, source, resume):
-                return None
-        else:
-            assert isinstance(node, Tree)
-            return node if context.faults or _bound_nesting(context) else None
+    node = _finish(context, state, start, Piece("declaration", 0, len(source.text)))
+    if isinstance(node, Tree):
+        return node if _bound_nesting(context) else None
+    if start == "start":
+        _read_pieces(context, node)
+    return None
 
 
-def _explain(context: Context, state: InteractiveParser, fault: UnexpectedInput, start: str) -> int:
-    """Adds the diagnostic of a fault; where to look for the next declaration."""
-    at = fault.pos_in_stream
-    if (isinstance(fault, UnexpectedToken) and fault.token.type == "$END") or at is None:
-        at = len(context.source.text.rstrip())
-    place = Place(context.source, at, frozenset(state.accepts()), tuple(state.parser_state.value_stack), start)
-    diagnostic, resume = mistakes.explain(place)
-    context.faults.append(diagnostic)
-    return resume
+def _finish(context: Context, state: InteractiveParser, start: str, piece: Piece) -> Node | int:
+    """Reads to the end of a piece. The tree; or, with the fault added to the context, where to go on."""
+    text = context.source.text
+    # What ends too early is at fault where the next piece begins, or at the end of the text.
+    end = piece.end if piece.end < len(text) else len(text.rstrip())
+    try:
+        for token in state.lexer_thread.lex(state.parser_state):
+            state.feed_token(token)
+        if not piece.last:
+            state.feed_token(Token("RBRACE", "", start_pos=end, end_pos=end))
+        node = state.feed_token(Token("$END", "", start_pos=end, end_pos=end))
+    except UnexpectedInput as fault:
+        at = end if isinstance(fault, UnexpectedToken) and not fault.token else fault.pos_in_stream
+        values = tuple(state.parser_state.value_stack)
+        scope = None if piece.kind != "line" else (piece.brace, piece.start)
+        # A piece that is whole, with more behind it, leaves a parser that asks for nothing.
+        accepted = frozenset(state.accepts()) or frozenset({"$END"})
+        place = Place(context.source, end if at is None else at, accepted, values, start, scope)
+        diagnostic, resume = mistakes.explain(place)
+        context.faults.append(diagnostic)
+        return resume
+    assert isinstance(node, Tree)
+    return node
 
 
-def _recover(state: InteractiveParser, source: Source, resume: int) -> bool:
-    """Goes on at the first keyword from ``resume`` on that begins a line and can follow what was read before.
-
-    A declaration begins at the left margin of the file's declarations, so that a dim at the start of a line within
-    brackets is not taken for one; a line of a model is indented further or not, but a model must be open.
-    """
-    anchors = list(_ANCHOR.finditer(source.text, resume))
-    margin = min((len(a[1]) for a in _ANCHOR.finditer(source.text) if a[2] in DECLARATIONS), default=0)
-    for anchor in anchors:
-        if anchor[2] in DECLARATIONS and len(anchor[1]) > margin:
-            continue
-        token = Token(anchor[2].upper(), anchor[2], start_pos=anchor.start(2), end_pos=anchor.end(2))
-        if _unwind(state, token):
-            assert state.lexer_thread.state is not None
-            state.lexer_thread.state.line_ctr.char_pos = anchor.end(2)
-            return True
-    return False
+def _read_pieces(context: Context, resume: int) -> None:
+    """Adds the faults of the pieces of a file from ``resume`` on, where its first syntax error leaves off; of those
+    before it, what the grammar cannot refuse."""
+    for piece in pieces(context.source.text):
+        known = len(context.faults)
+        if known >= MAX_FAULTS:
+            return
+        read = _read_piece(context, piece)
+        if isinstance(read, Tree):
+            build.file(context, read)
+        elif piece.start < resume:
+            # The first error is told already, and a piece that was read without one before it is no new one.
+            del context.faults[known:]
 
 
-def _unwind(state: InteractiveParser, token: Token) -> bool:
-    """Drops what is unfinished until ``token`` fits; leaves all as it was where it never does."""
-    stack = state.parser_state
-    states, values = list(stack.state_stack), list(stack.value_stack)
-    while stack.state_stack:
-        if token.type in stack.parse_conf.states[stack.state_stack[-1]]:
-            try:
-                state.feed_token(token)
-            except UnexpectedToken:
-                pass
-            else:
-                return True
-        stack.state_stack.pop()
-        if stack.value_stack:
-            stack.value_stack.pop()
-    stack.state_stack, stack.value_stack = states, values
-    return False
+def _read_piece(context: Context, piece: Piece) -> Node | int:
+    """The tree of a file of this piece alone, as ``_finish``."""
+    state = parser().parse_interactive("", "start")
+    if piece.kind == "line":
+        for kind, at in (("MODEL", piece.model), ("NAME", -1), ("ON", -1), ("NAME", -1), ("LBRACE", piece.brace)):
+            place = max(at, 0)
+            state.feed_token(Token(kind, "", start_pos=place, end_pos=place))
+    line_ctr = LineCounter("\n")
+    line_ctr.char_pos = piece.start
+    state.lexer_thread.state = LexerState(TextSlice(context.source.text, piece.start, piece.end), line_ctr)
+    return _finish(context, state, "start", piece)
 
 
 def _bound_nesting(context: Context) -> bool:

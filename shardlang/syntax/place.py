@@ -26,7 +26,7 @@ DECLARATIONS = (
     "budget",
     "rule",
 )
-ITEMS = ("param", "call", "fsdp", "checkpoint", "freeze")
+ITEMS = ("param", "call", "fsdp", "checkpoint", "compile", "freeze")
 """The keywords that begin a line of a model."""
 
 _WORD = re.compile(
@@ -47,7 +47,8 @@ class Place:
     """A place in a text where parsing stopped.
 
     ``accepted`` are the names of the terminals that could have stood at offset ``at``; ``values`` are the parser's
-    trees and tokens so far; ``start`` is what the whole text was to be.
+    trees and tokens so far; ``start`` is what the whole text was to be. ``line`` are the offsets of a model's bracket
+    and of the line in it that is read by itself.
     """
 
     source: Source
@@ -55,6 +56,7 @@ class Place:
     accepted: frozenset[str]
     values: tuple[Any, ...]
     start: str
+    line: tuple[int, int] | None = None
 
     @cached_property
     def word(self) -> str:
@@ -99,7 +101,11 @@ class Place:
     def opened(self) -> tuple[Span, ...]:
         """The brackets of this declaration that are open, outermost first."""
         stack: list[Span] = []
-        for match in _BRACKET.finditer(self.source.text, self.declaration_start, self.at):
+        begin = self.declaration_start
+        if self.line is not None:
+            brace, begin = self.line
+            stack.append(self.source.span(brace, brace + 1))
+        for match in _BRACKET.finditer(self.source.text, begin, self.at):
             bracket = match.group()
             if bracket in _PAIRS:
                 stack.append(self.source.span(*match.span()))

@@ -198,6 +198,83 @@ link ib = 400 Gb/s, 1 us
     ]
 
 
+def found(text: str) -> list[tuple[str, int]]:
+    with pytest.raises(ShardlangError) as caught:
+        parse(Source("test.shard", text))
+    return [(d.code, d.span.begin[0]) for d in caught.value.diagnostics if d.span]
+
+
+def test_every_line_of_a_model_is_read_by_itself() -> None:
+    text = """\
+mesh pod = tp:2
+
+model net on pod {
+  param a : [d/tp, e]
+  parm b : [d]
+  param c : [d
+  param good : [d]
+  call f (x [d]) -> [d]
+  fdsp root over tp
+  freeze a**
+  call g (
+    x: [d],
+    y: [e]
+  ) -> [d]
+  checkpiont x
+  fsdp root over tp { reshrd yes }
+}
+
+modell other on pod {
+  param x : [d,]
+}
+
+fn f(x: [b) -> [b]
+reshrad r: [8] => [8]
+lett d = 4
+let e = 1,
+    f = 07
+"""
+    assert found(text) == [
+        ("SL0113", 4),
+        ("SL0111", 5),
+        ("SL0107", 6),
+        ("SL0109", 8),
+        ("SL0111", 9),
+        ("SL0129", 10),
+        ("SL0111", 15),
+        ("SL0122", 16),
+        ("SL0111", 19),
+        ("SL0113", 20),
+        ("SL0107", 23),
+        ("SL0111", 24),
+        ("SL0111", 25),
+        ("SL0120", 27),
+    ]
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "mesh pod = dp:2\n  * tp:2\nranks 0..3\n",
+        "fn f\non pod\n(x: [b],\ny: [c]) -> [b]\ngrad {+dp}\n",
+        "rules on pod {\nlet -> dp\nmesh -> tp else\nwhole\n}\n",
+        "model m\nfrom a:b\non pod {\nfsdp root\nover dp\nreplicate tp\n  param a\n  : [d\n e f]\n}\n",
+        "let a = 1,\nb = 2,\nc = a *\nb\n",
+        "rule aten.mm: [i k+]\n[k+ j] ->\n[i j]\n",
+        "budget m {\nmemory <= 1 GiB;\npeak <= 1.0x\n}\n",
+        "model m on pod {\n  call root (x: [b]) ->\n    [b] eager\n  call a () -> (_, _)\n}\n",
+    ],
+)
+def test_what_is_right_behind_a_mistake_yields_no_other(good: str) -> None:
+    assert [line for _, line in found("let d = 4 5\n" + good)] == [1]
+    assert [line for _, line in found("model x on pod {\n  parm a : [d]\n}\n" + good)] == [2]
+
+
+def test_a_model_that_is_never_closed_is_told_beside_the_faults_of_its_lines() -> None:
+    text = "let d = 4 5\nmodel m on pod {\n  parm a : [d]\n  param b : [d]\n\nmesh pod = dp:2\n"
+    assert found(text) == [("SL0109", 1), ("SL0107", 2), ("SL0111", 3)]
+
+
 def test_a_dim_named_like_a_keyword_at_the_start_of_a_line_is_no_declaration() -> None:
     text = "fn f(\n  x: [b s\n    mesh t, u],\n  y: [b]\n) -> [b]"
     with pytest.raises(ShardlangError) as caught:
@@ -268,6 +345,7 @@ def test_no_fix_is_offered_where_several_words_are_near() -> None:
     [
         (parse_spec, "", "SL0110"),
         (parse_spec, "[b] extra", "SL0109"),
+        (parse_spec, "[b] => [b]", "SL0109"),
         (parse_spec, "[b, s]", "SL0113"),
         (parse_spec, "[b", "SL0107"),
         (parse_spec, 'P("tp")', "SL0114"),
