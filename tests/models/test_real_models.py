@@ -35,7 +35,7 @@ def test_llama_trains_as_on_one_device(world: World) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "bert", "vit", "encoder", "t5"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "bert", "vit", "encoder", "t5", "mixtral"])
 def test_a_model_trains_as_on_one_device(world: World, name: str, mesh: str) -> None:
     found = trained(world, name, mesh)
     assert holds(found)
