@@ -5,9 +5,12 @@ An explanation's first fenced block is its example. ``shard`` (with ``nproc=N`` 
 ``text`` shows what no test machine can bring about; such a code must be raised by a test elsewhere.
 """
 
+import ast
 import os
+import re
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -75,7 +78,30 @@ def test_shell_example_prints_just_its_code(code: str, tmp_path: Path) -> None:
     assert "Traceback" not in printed
 
 
+@lru_cache(maxsize=1)
+def expected() -> dict[str, list[str]]:
+    """The codes that tests hold what was raised against, each with where: in a test, or its parameters, that asserts. A
+    code in a comment, in a docstring or in a text of several lines, which may be a file's, is none."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if path == Path(__file__):
+            continue
+        for test in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(test, ast.FunctionDef) or not any(map(_asserts, ast.walk(test))):
+                continue
+            docstring = ast.get_docstring(test, clean=False)
+            for one in ast.walk(test):
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value != docstring:
+                    for code in re.findall(r"SL\d{4}", one.value) if "\n" not in one.value else ():
+                        found.setdefault(code, []).append(f"{path.relative_to(ROOT)}::{test.name}")
+    return found
+
+
+def _asserts(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(node, ast.Assert) or (isinstance(called, ast.Name) and called.id.startswith("assert_"))
+
+
 @pytest.mark.parametrize("code", by_language("text"))
 def test_code_without_a_runnable_example_is_raised_by_another_test(code: str) -> None:
-    named = [path for path in (ROOT / "tests").rglob("*.py") if code in path.read_text(encoding="utf-8")]
-    assert named, f"no test names {code}"
+    assert code in expected(), f"no test asserts that {code} is raised"
