@@ -1,7 +1,7 @@
 """transformers' Mixtral, small: two of four experts for each token.
 
-Of the ways that transformers has to run experts, ``batched_mm`` treats each token by itself: what a rank does depends on
-its own tokens alone, and nothing of it on values.
+Of the ways that transformers has to run experts, ``batched_mm`` treats each token by itself: what a rank does depends
+on its own tokens alone, and nothing of it on values.
 """
 
 from __future__ import annotations
