@@ -128,12 +128,12 @@ def _run_training(session: Compilation, task: dict[str, Any], directory: Path, t
         raise ShardlangError(fault)
     _check_device(task["device"], task["nproc"])
     planned = session.step_plan(name)
-    _prepare(session, task, directory)
+    prepare(session, task, directory)
     with _progress(directory, task["steps"]):
         companion = Companion(WORKER, (str(directory), "--reference"), directory)
         try:
             _launch(task, directory)
-            _told(companion.wait, directory)
+            failed_as_told(companion.wait, directory)
         finally:
             companion.close()
     ranks = [json.loads((directory / f"rank{r}.json").read_text()) for r in range(task["nproc"])]
@@ -159,7 +159,7 @@ def _run_reshards(session: Compilation, task: dict[str, Any], directory: Path) -
     from shardlang.runtime.record import Issued
 
     plans = session.plans
-    _prepare(session, task, directory)
+    prepare(session, task, directory)
     _launch(task, directory)
     ranks = [json.loads((directory / f"rank{r}.json").read_text()) for r in range(task["nproc"])]
     results: dict[str, Any] = {}
@@ -174,7 +174,7 @@ def _run_reshards(session: Compilation, task: dict[str, Any], directory: Path) -
     return {"nproc": task["nproc"], "device": task["device"], "reshards": results}
 
 
-def _prepare(session: Compilation, task: dict[str, Any], directory: Path) -> None:
+def prepare(session: Compilation, task: dict[str, Any], directory: Path) -> None:
     """The directory of the run: the artefact that every process reads, and its task; nothing of an earlier run."""
     directory.mkdir(parents=True, exist_ok=True)
     for pattern in ("*.error.json", "*.progress", "rank*.json", "reference.*", "run.json"):
@@ -191,7 +191,7 @@ def _launch(task: dict[str, Any], directory: Path) -> None:
     def start() -> None:
         launch(WORKER, (str(directory),), nproc=task["nproc"], directory=directory)
 
-    _told(start, directory)
+    failed_as_told(start, directory)
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def _ended_by_signals() -> Iterator[None]:
         os._exit(128 + error.number)
 
 
-def _told(action: Any, directory: Path) -> None:
+def failed_as_told(action: Any, directory: Path) -> None:
     """Runs an action; a failed process is told with its own words: its diagnostics, or its traceback."""
     from shardlang.runtime.launch import RankFailure
 

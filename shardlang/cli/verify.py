@@ -1,4 +1,8 @@
-"""``shardlang verify``: the law, for every ``fn`` and ``reshard`` of a file, all ranks simulated."""
+"""``shardlang verify``: the law, for every ``fn``, ``reshard`` and ``model`` of a file.
+
+Of functions and reshards all ranks are simulated in this process. What a model does on a mesh is torch's work as well
+(FSDP, hooks, autograd), so that its ranks are processes of this machine.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardlang.cli.session import Given, session_options
+from shardlang.cli.verify_models import hold_models
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl05_functions
 
 if TYPE_CHECKING:
@@ -24,18 +29,21 @@ if TYPE_CHECKING:
 @session_options
 @click.option("--functions", metavar="PKG.MOD", help="The module with a Python function for each `fn`, by name.")
 @click.option("--auto", is_flag=True, help="Let the planner insert reshards where operators do not fit.")
+@click.option("--tolerance", type=float, default=1e-5, show_default=True, help="Relative difference, for models.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(file: str, functions: str | None, auto: bool, form: str, given: Given) -> None:
+def command(file: str, functions: str | None, auto: bool, tolerance: float, form: str, given: Given) -> None:
     """Hold what FILE declares to one device: the same values, the same gradients.
 
-    Free sizes are as small as the splits allow. Models are held by `shardlang run`. Exit 1 where something differs.
+    Free sizes are as small as the splits allow. A model goes through one step on ranks of this machine. Exit 1 where
+    something differs.
     """
     verdicts: list[Verdict] = []
     skipped: list[str] = []
     faults: list[Diagnostic] = []
     try:
-        program = given.load(file).program
-        _hold(program, functions, auto, verdicts, skipped, faults)
+        session = given.load(file)
+        _hold(session.program, functions, auto, verdicts, skipped, faults)
+        hold_models(session, tolerance, verdicts, skipped, faults)
     except ShardlangError as error:
         faults += error.diagnostics
     if form == "json":
@@ -83,7 +91,6 @@ def _hold(
             verdicts.append(verify_reshard(reshard, program))
         except ShardlangError as error:
             faults += error.diagnostics
-    skipped += [f"model {name}: held by `shardlang run`" for name in program.models]
 
 
 def _module(name: str | None) -> ModuleType | None:
@@ -106,7 +113,7 @@ def _line(verdict: object) -> str:
     shapes = shown["shapes"]
     assert isinstance(shapes, dict)
     text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
-    grads = f", {shown['gradients']} gradients" if shown["kind"] == "fn" else ""
+    grads = f", {shown['gradients']} gradients" if shown["gradients"] else ""
     return (
         f"held     {shown['kind']} {shown['name']}: {text}{grads}; "
         f"{shown['collectives']} collectives, {shown['bytes']} bytes"

@@ -34,6 +34,7 @@ from shardlang.runtime.launch import account, end_with_parent
 from shardlang.runtime.observe import Observer, tally
 from shardlang.runtime.record import Recorder
 from shardlang.runtime.train import SEED, plain_step, train, training_step
+from shardlang.runtime.verify_model import step_beside
 
 PROGRESS = "{who}.progress"
 TIMEOUT = 120.0
@@ -68,7 +69,7 @@ def _on_rank(session: Compilation, task: dict[str, Any], directory: Path, rank: 
     span = timedelta(seconds=float(os.environ.get("SHARDLANG_TIMEOUT", TIMEOUT)))
     backend = "gloo" if device.type == "cpu" else "nccl"
     dist.init_process_group(backend, timeout=span, device_id=None if device.type == "cpu" else device)
-    work = _train if task["model"] is not None else _reshard
+    work = _reshard if task["model"] is None else _verify if task.get("verify") else _train
     result = work(session, task, directory, rank, device)
     dist.barrier()
     dist.destroy_process_group()
@@ -94,6 +95,17 @@ def _train(
         progress=_reporter(directory, "ranks") if rank == 0 else lambda _, __: None,
     )
     return course.to_json()
+
+
+def _verify(
+    session: Compilation, task: dict[str, Any], directory: Path, rank: int, device: torch.device
+) -> dict[str, Any]:
+    """Goes through one step, as declared and as on one device."""
+    declared = session.program.models[task["model"]]
+    module, batch, loss = user_functions(session, task["model"], device)
+    plain, _, _ = user_functions(session, task["model"], device)
+    placed = apply(declared, module, device_mesh(declared.mesh, device.type))
+    return step_beside(placed, plain, batch(0), loss).to_json()
 
 
 def reference(session: Compilation, task: dict[str, Any], directory: Path) -> dict[str, Any]:

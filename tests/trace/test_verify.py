@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -52,3 +56,83 @@ def test_rules_of_a_file_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     done = CliRunner().invoke(main, ["verify", "f.shard", "--functions", "verified_spectra"])
     assert done.exit_code == 0, done.output
     assert "held     fn spectrum" in done.output
+
+
+MODEL = """
+mesh pod = dp:2 * tp:1
+model net from verified_models:build on pod {
+  param up.weight : [f d]
+  param otherwise : whole
+  call root (x: [n/dp d]) -> [n/dp f]
+  fsdp root over dp
+}
+"""
+MODULE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 6)
+    def forward(self, x):
+        return self.up(x).relu()
+
+def build():
+    return Net()
+"""
+STEP = """
+def batch(step):
+    return {"x": torch.arange(32.0).view(8, 4) / 32}
+
+def loss(model, batch):
+    factor = FACTOR
+    return (model(batch["x"]) * factor).square().sum(), 8
+"""
+
+
+def verified(text: str, code: str, folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """``verify`` of a file in a folder, in a process of its own: its ranks import what lies there."""
+    (folder / "m.shard").write_text(text)
+    (folder / "verified_models.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "shardlang", "verify", "m.shard", "--format", "json", *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_model_of_a_file_is_held_on_ranks_of_this_machine(tmp_path: Path) -> None:
+    code, found = verified(MODEL, MODULE + STEP.replace("FACTOR", "1"), tmp_path)
+    assert code == 0, found
+    (held,) = found["held"]
+    assert (held["kind"], held["name"], held["gradients"]) == ("model", "net", 2)
+    assert held["shapes"] == {"x": [8, 4]}
+    assert held["collectives"] > 0
+    assert found["skipped"] == []
+
+
+def test_a_model_that_is_another_one_on_a_mesh_breaks_the_law(tmp_path: Path) -> None:
+    factor = "2 if 'FSDP' in type(model).__name__ else 1"
+    code, found = verified(MODEL, MODULE + STEP.replace("FACTOR", factor), tmp_path)
+    assert code == 1
+    assert [d["code"] for d in found["diagnostics"]] == ["SL0524"]
+    assert found["held"] == []
+
+
+def test_a_model_whose_module_says_no_batch_and_loss_cannot_be_held(tmp_path: Path) -> None:
+    code, found = verified(MODEL, MODULE, tmp_path)
+    assert code == 1
+    assert [d["code"] for d in found["diagnostics"]] == ["SL0637"]
+
+
+def test_a_model_that_this_machine_cannot_stand_for_is_told_as_skipped(tmp_path: Path) -> None:
+    code, found = verified(MODEL.replace("dp:2 * tp:1", "dp:64 * tp:1"), MODULE, tmp_path)
+    assert (code, found["held"]) == (0, [])
+    assert "64" in found["skipped"][0] or "63" in found["skipped"][0]
+    code, found = verified(MODEL.replace(" from verified_models:build", ""), MODULE, tmp_path)
+    assert (code, len(found["skipped"])) == (0, 1)
