@@ -1,9 +1,9 @@
-"""A*: the cheapest way from a state to the target, bounded by states visited, never by time (ranks must agree).
+"""A good plan where there are too many states to look at all: A* among a few, bounded by prices asked, never by time.
 
 The graph's edges are all named steps (slices, gathers, all-to-alls, reductions, permutations) and exchanges to
-*stations*: the target, layouts a step or two short of it, and those that balance the crossing of slow links. With up to
-``EXHAUSTIVE`` atoms every layout is a station, so that the search is over all plans. Ties are broken by bytes, then by
-the number of collectives, then by kind, then by the states themselves: the same question has one answer.
+*stations*: the target, layouts a step or two short of it, and those that balance the crossing of slow links. Ties are
+broken by bytes, then by the number of collectives, then by kind, then by the states themselves: the same question has
+one answer. How good it is, is said by the lower bound alone.
 """
 
 from __future__ import annotations
@@ -16,22 +16,18 @@ from attrs import frozen
 
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs, Edge, between, log2
-from shardlang.plan.moves import every_state, fits, homeward, is_goal, neighbours, whole
+from shardlang.plan.moves import fits, homeward, is_goal, neighbours, whole
 from shardlang.plan.problem import Question, State
 from shardlang.plan.stations import stations
 
 DIVE, LOOKS = 900, 1600
-"""Prices asked: by a first, greedy search for a good plan, then by the exact one before it gives up."""
-FEW_AXES, MANY_ATOMS = 3, 6
-"""Up to so many axes a third of that is enough; from so many atoms on the exact search is given twice as long."""
-EXHAUSTIVE = 3
-"""Up to so many atoms every layout is a station."""
+"""Prices asked: by a first, greedy search for a good plan, then by the wide one."""
 
 
 @frozen
 class Answer:
     """A path: each step and the state after it. ``bound`` is the least that any path can cost, in the objective's unit
-    (units of 2^-SHIFT ps, or bytes); ``complete``: the search ended by itself."""
+    (units of 2^-SHIFT ps, or bytes); ``complete``: no path is cheaper."""
 
     path: tuple[tuple[State, Edge], ...]
     cost: int
@@ -40,34 +36,18 @@ class Answer:
     looks: int = 0
 
 
-@lru_cache(maxsize=1 << 14)
-def solve(question: Question) -> Answer:
-    """The best path among named steps and exchanges to stations."""
-    return _search(Costs(question), None, None)
-
-
-@lru_cache(maxsize=1 << 12)
-def solve_exhaustively(question: Question, ceiling: int) -> Answer | None:
-    """The best path among all layouts if it is cheaper than ``ceiling``; ``None`` if there is none."""
-    costs = Costs(question)
-    answer = _search(costs, [s for s in every_state(costs) if fits(costs, s)], ceiling)
-    return answer if answer.path else None
-
-
 class _Search:
     """The open ends of one search, and the best path so far. ``lows`` bound the way from each state from below."""
 
     __slots__ = ("best", "came", "costs", "done", "greed", "heap", "looks", "lows", "path", "ranked", "reached")
 
-    def __init__(self, costs: Costs, ceiling: int | None, where: Iterable[State] | None) -> None:
+    def __init__(self, costs: Costs) -> None:
         self.costs = costs
-        self.best = ceiling
+        self.best: int | None = None
         self.path: tuple[tuple[State, Edge], ...] = ()
         self.lows: dict[State, int] = {}
         self.looks = 0
         self.ranked: list[tuple[int, State]] | None = None
-        if where is not None:
-            self.rank(where)
         self.restart(0)
 
     def restart(self, greed: int) -> None:
@@ -78,6 +58,17 @@ class _Search:
         self.came: dict[State, tuple[State, Edge]] = {}
         self.done: set[State] = set()
         self.heap: list[tuple[int, int, int, State]] = [(self.low(start), 0, 0, start)]
+
+    def directly(self) -> None:
+        """Looks at one exchange, and at one after slicing what may be sliced on the way home."""
+        costs, start = self.costs, self.costs.question.source
+        direct = (costs.question.target[0], start[1] & costs.question.kept)
+        self.look(start, 0, direct)
+        sliced = (homeward(costs, start[0], whole(costs, start))[0], start[1])
+        if sliced != start:
+            self.look(start, 0, sliced)
+            if sliced in self.came:
+                self.look(sliced, 0, direct)
 
     def rank(self, where: Iterable[State]) -> None:
         self.ranked = sorted((self.low(s) + _least(self.costs, s), s) for s in where)
@@ -124,23 +115,23 @@ class _Search:
             state = before
         return tuple(reversed(path))
 
-    def run(self, looks: int, *, wide: bool) -> int | None:
-        """Goes on until so many prices are asked; then the least that an open end promises, else ``None``.
+    def run(self, looks: int, *, wide: bool) -> None:
+        """Goes on until so many prices are asked.
 
         Only a ``wide`` search takes named steps to states that are no stations.
         """
         costs, limit = self.costs, self.looks + looks
         floor = costs.primary(self.low(costs.question.source))
         while self.heap:
-            key, _, cost, state = heappop(self.heap)
+            _, _, cost, state = heappop(self.heap)
             if state in self.done or cost > self.reached[state]:
                 continue
             least = cost + self.low(state)
             if self.best is not None:
                 if costs.primary(self.best) <= floor or (not self.greed and least >= self.best):
-                    return None
+                    return
                 if self.looks >= limit:
-                    return key
+                    return
                 if least >= self.best:
                     continue
             self.done.add(state)
@@ -156,35 +147,36 @@ class _Search:
                     break
                 if after not in tried:
                     self.look(state, cost, after)
-        return None
 
 
-def _search(costs: Costs, where: Iterable[State] | None, ceiling: int | None) -> Answer:
-    start = costs.question.source
-    if is_goal(costs, start):
+def at_once(question: Question) -> Answer | None:
+    """One exchange, at most after a slice, where no path can be cheaper by the bound."""
+    costs = Costs(question)
+    if is_goal(costs, question.source):
         return Answer((), 0, 0, True)
-    search = _Search(costs, ceiling, where)
-    floor = costs.primary(search.low(start))
-    direct = (costs.question.target[0], start[1] & costs.question.kept)
-    sliced = (homeward(costs, start[0], whole(costs, start))[0], start[1])
-    search.look(start, 0, direct)
-    if sliced != start:
-        search.look(start, 0, sliced)
-        if sliced in search.came:
-            search.look(sliced, 0, direct)
-    open_end = None
-    share = 3 if where is None and costs.question.axes <= FEW_AXES else 1
-    if search.best is None or costs.primary(search.best) > floor:
-        if where is None:
-            for greed in (2, 0):
-                search.restart(greed)
-                search.run(DIVE // share, wide=False)
-            search.restart(0)
-        open_end = search.run(LOOKS // share if len(costs.size) < MANY_ATOMS else 2 * LOOKS, wide=True)
+    search = _Search(costs)
+    search.directly()
     assert search.best is not None, "every target can be reached"
     best = costs.primary(search.best)
-    shown = best if open_end is None else max(floor, min(best, costs.primary(open_end)))
-    return Answer(search.path, search.best, shown, open_end is None, search.looks)
+    if best > costs.primary(search.low(question.source)):
+        return None
+    return Answer(search.path, search.best, best, True)
+
+
+@lru_cache(maxsize=1 << 12)
+def solve(question: Question) -> Answer:
+    """The best path among named steps and exchanges to stations."""
+    costs = Costs(question)
+    search = _Search(costs)
+    floor = costs.primary(search.low(question.source))
+    search.directly()
+    for greed in (2, 0):
+        search.restart(greed)
+        search.run(DIVE, wide=False)
+    search.restart(0)
+    search.run(LOOKS, wide=True)
+    assert search.best is not None, "every target can be reached"
+    return Answer(search.path, search.best, floor, costs.primary(search.best) <= floor, search.looks)
 
 
 def _least(costs: Costs, state: State) -> int:

@@ -40,6 +40,8 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
     if not aligned:
         missing = max(total // product(cut) - total // product(costs.mask_of(x[0])), 0)
         return missing * costs.rate[-1], missing
+    # Atoms that cut elsewhere in the target: few elements are where they belong. Of a ring of them one is forced.
+    moved = _astray(x, target) if reduced else 0
     ranks = product(costs.all_atoms)
     time = crossed = known = 0
     latency = None
@@ -62,7 +64,9 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
                 else:
                     hears *= size[p]
         if parts > 1:
-            least = max(total * (stays * (parts - 1) + copies - 1) // ranks, needed // members)
+            astray = total - total // product(moved & apart) if moved & apart else 0
+            least = max((total * (stays * (parts - 1) + copies - 1) + astray) // ranks, needed // members)
+            hears += conflict
         else:
             least = (needed if conflict else needed - needed // hears) // members
             if stays > 1:
@@ -77,6 +81,22 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
         latency = lowest
         known = max(known, _steps(hears, members))
     return time + (latency or 0) * known, crossed
+
+
+def _astray(x: State, target: State) -> int:
+    """Atoms that cut another digit in the target, of those that go round in rings all but one."""
+    home = {a: (v, i) for v, at in enumerate(target[0]) for i, a in enumerate(at)}
+    place = {a: (v, i) for v, at in enumerate(x[0]) for i, a in enumerate(at)}
+    there = {at: a for a, at in place.items()}
+    moved = {a for a, at in place.items() if home.get(a, at) != at}
+    found = sum(1 << a for a in moved)
+    while moved:
+        first = a = moved.pop()
+        while (a := there.get(home[a], -1)) in moved:
+            moved.discard(a)
+        if a == first:
+            found &= ~(1 << first)
+    return found
 
 
 def _steps(hears: int, members: int) -> int:

@@ -235,29 +235,3 @@ def _take(slots: Slots, group: int) -> Slots | None:
             return None
         taken.append(at[:n])
     return tuple(taken)
-
-
-def every_state(costs: Costs) -> list[State]:
-    """All ways to cut the slots and to leave atoms pending."""
-    seen: dict[Slots, int] = {}
-    waiting: list[Slots] = [((),) * len(costs.extents)]
-    seen[waiting[0]] = 0
-    while waiting:
-        slots = waiting.pop()
-        used = seen[slots]
-        for a in bits(costs.all_atoms & ~used):
-            for put in places(costs, slots, a):
-                if put not in seen:
-                    seen[put] = used | 1 << a
-                    waiting.append(put)
-    pending = costs.question.source[1]
-    found: list[State] = []
-    for slots, used in seen.items():
-        free = pending & ~used
-        part = free
-        while True:
-            found.append((slots, part))
-            if not part:
-                break
-            part = (part - 1) & free
-    return found

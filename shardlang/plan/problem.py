@@ -9,12 +9,11 @@ only in those are one question.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from shardlang.layout import CanonicalDim, Layout
 from shardlang.mesh import PICO, Link, Mesh
@@ -197,34 +196,6 @@ def problem(source: Layout, target: Layout, itemsize: int, limit: int | None, by
     ):
         return None
     return Problem(question, atoms, tuple(slots_of_dim))
-
-
-def merged(asked: Problem) -> Problem:
-    """The same with neighbouring slots joined where one list of atoms says both: fewer states, none with a hole."""
-    question = asked.question
-    extents: list[int] = []
-    ends: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-    slots_of_dim: list[tuple[int, ...]] = []
-    for slots in asked.slots_of_dim:
-        start = len(extents)
-        for v in slots:
-            if len(extents) > start and all(
-                not state[0][v] or math.prod(question.sizes[a] for a in end[-1]) == extents[-1]
-                for state, end in zip((question.source, question.target), ends, strict=True)
-            ):
-                extents[-1] *= question.extents[v]
-                for state, end in zip((question.source, question.target), ends, strict=True):
-                    end[-1] += state[0][v]
-            else:
-                extents.append(question.extents[v])
-                for state, end in zip((question.source, question.target), ends, strict=True):
-                    end.append(state[0][v])
-        slots_of_dim.append(tuple(range(start, len(extents))))
-    source, target = (
-        (tuple(end), state[1]) for state, end in zip((question.source, question.target), ends, strict=True)
-    )
-    joined = evolve(question, extents=tuple(extents), source=source, target=target)
-    return Problem(joined, asked.atoms, tuple(slots_of_dim))
 
 
 def _family(layout: Layout) -> str | None:

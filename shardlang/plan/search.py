@@ -10,15 +10,25 @@ from attrs import evolve
 from shardlang.diagnostics import ShardlangError, sl04_plans
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
-from shardlang.plan.astar import EXHAUSTIVE, Answer, solve, solve_exhaustively
+from shardlang.plan.astar import Answer, at_once, solve
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs
 from shardlang.plan.direct import plan_directly
+from shardlang.plan.everywhere import search_everywhere
+from shardlang.plan.field import Field
 from shardlang.plan.fuse import fused, spread, unfused
+from shardlang.plan.places import count, places, roomy, single
 from shardlang.plan.plan import WAIVER, Plan
-from shardlang.plan.problem import SHIFT, Problem, merged, problem
+from shardlang.plan.problem import SHIFT, Problem, Question, State, problem
 from shardlang.plan.render import steps_of
 from shardlang.plan.steps import Objective
+
+PRIME, MOST_ATOMS = 5, 10
+"""Up to so many prime atoms the search is on them as well; of more than so many not all states are looked at."""
+STATES = (1500, 1500, 1500, 1500, 6000)
+"""By the mesh's axes of more than one rank: up to how many states are looked at all."""
+TURNS = (30, 30, 30, 30, 400, 160)
+"""By the mesh's axes of more than one rank: how many states the search takes up before it gives up, if they are few."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -49,27 +59,58 @@ def plan_transition(
 
 
 def best_path(asked: Problem) -> tuple[Problem, Answer]:
-    """The best of the search among stations and, for a few atoms, the one over every layout."""
-    if len(asked.atoms) > EXHAUSTIVE:
-        small, made = fused(asked)
-        if len(made) < len(asked.atoms):
-            spelled, answer = _searched(small)
-            path = tuple((spread(state, made), edge) for state, edge in answer.path)
-            return unfused(spelled, made, asked), evolve(answer, path=path)
-    return _searched(asked)
+    """The best path of a question, and the problem in whose slots it is told.
+
+    The search is over all states where they are few: on digits that go together in both ends, then on prime sub-axes.
+    """
+    small, made = fused(asked)
+    told, answer = small, at_once(small.question)
+    if answer is None:
+        told, answer = _everywhere(small)
+        costs = Costs(small.question)
+        dear = costs.primary(answer.cost) > costs.primary(costs.weigh(*bound(costs, *_ends(small.question))))
+        if dear and len(made) < len(asked.question.sizes) <= PRIME and single(asked):
+            room = roomy(asked)
+            costs = Costs(room.question)
+            field = Field(costs, places(costs, foreign=True))
+            most = _turns(asked.question, len(field))
+            better = search_everywhere(costs, field, most, ceiling=costs.primary(answer.cost))
+            if better.path:
+                return room, better
+            answer = evolve(answer, bound=better.bound, complete=better.complete)
+    path = tuple((spread(state, made), edge) for state, edge in answer.path)
+    return unfused(told, made, asked), evolve(answer, path=path)
 
 
-def _searched(asked: Problem) -> tuple[Problem, Answer]:
-    answer = solve(asked.question)
-    if len(asked.question.sizes) > EXHAUSTIVE or not answer.path:
-        return asked, answer
-    costs = Costs(asked.question)
-    floor = costs.weigh(*bound(costs, asked.question.source, asked.question.target))
-    if costs.primary(answer.cost) <= costs.primary(floor):
-        return asked, answer
-    joined = merged(asked)
-    better = solve_exhaustively(joined.question, answer.cost)
-    return (asked, answer) if better is None else (joined, better)
+def _ends(question: Question) -> tuple[State, State]:
+    return question.source, question.target
+
+
+def _everywhere(asked: Problem) -> tuple[Problem, Answer]:
+    """The search over all states, or among fewer where there are too many."""
+    question = asked.question
+    if not single(asked) or len(question.sizes) > MOST_ATOMS:
+        return asked, solve(question)
+    room = roomy(asked)
+    costs = Costs(room.question)
+    most = STATES[min(question.axes, len(STATES) - 1)]
+    allowed = places(costs, foreign=True)
+    if count(allowed) <= most:
+        field = Field(costs, allowed)
+        return room, search_everywhere(costs, field, _turns(question, len(field)))
+    other = solve(question)
+    allowed = places(costs, foreign=False)
+    if count(allowed) <= most:
+        field = Field(costs, allowed)
+        found = search_everywhere(costs, field, _turns(question, len(field)))
+        if found.cost < other.cost:
+            return room, evolve(found, bound=other.bound, complete=False)
+    return asked, other
+
+
+def _turns(question: Question, states: int) -> int:
+    """How many states the search may take up: more for meshes of more axes, fewer where each costs more."""
+    return TURNS[min(question.axes, len(TURNS) - 1)] * 1000 // (1000 + states)
 
 
 def _check(source: Layout, target: Layout, dtype: str, cap: float | None) -> None:

@@ -1,0 +1,125 @@
+"""The cheapest plan over all states of a field: A* whose steps are taken all at once, as arrays.
+
+From each state that is taken up, one array says what a step to every other state costs, and another what the way from
+there costs at least; the next state taken up is the one that promises most. Prices are floats until a state is taken
+up, then exact. The search is bounded by the states taken up, never by time, and all that floats are made of (sums,
+products, and logarithms rounded to 2^-40) is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from shardlang.plan.arrays import SLACK, Floats
+from shardlang.plan.astar import Answer
+from shardlang.plan.bounds import bound
+from shardlang.plan.cost import Costs, Edge, between
+from shardlang.plan.field import Field
+from shardlang.plan.moves import is_goal
+from shardlang.plan.problem import State
+
+
+@frozen
+class _Node:
+    """A state taken up, and the step that led there (none to the source)."""
+
+    state: State
+    cost: int
+    about: float
+    """The cost in the objective's unit, with the trifles of ``arrays``."""
+    before: _Node | None = None
+    edge: Edge | None = None
+
+
+def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | None = None) -> Answer:
+    """The best path over all states of a field, taking up at most ``most`` of them.
+
+    ``ceiling`` is what a path costs that is at hand already, in the objective's unit: the answer has no path, and this
+    as its cost, where none cheaper is found.
+    """
+    question = costs.question
+    start = question.source
+    if is_goal(costs, start):
+        return Answer((), 0, 0, True)
+    floor = costs.primary(costs.weigh(*bound(costs, start, question.target)))
+    ahead = field.bounds()
+    last = (question.target[0], start[1] & question.kept)
+    home = field.prices_to(last)
+    at, end = field.find(start), field.find(last)
+    reached: Floats = np.full(len(field), np.inf)
+    reached[at] = 0.0
+    promise: Floats = np.full(len(field), np.inf)
+    parent = np.zeros(len(field), dtype=np.int64)
+    nodes: list[_Node] = []
+    best = np.inf if ceiling is None else float(ceiling)
+    through: tuple[int, int] | None = None
+    node = _Node(start, 0, 0.0)
+    kinds = field.kinds()
+    all_states = np.arange(len(field))
+    while True:
+        nodes.append(node)
+        near = all_states if best == np.inf else np.nonzero(ahead < best - node.about)[0]
+        row, doubt = field.prices_from(node.state, near)
+        row += node.about
+        row[near == at] = np.inf
+        beyond, so_far = ahead[near], reached[near]
+        better = (row < so_far * (1 - SLACK / 1000)) & (row + beyond < best)
+        for i in np.nonzero(doubt & better)[0].tolist():
+            row[i] = _exactly(costs, field, node, int(near[i]))
+            better[i] = row[i] < so_far[i] and row[i] + beyond[i] < best
+        onward = row + home[near]
+        if len(near) and (via := int(onward.argmin()), onward[via] < best)[1]:
+            best, through = float(onward[via]), (len(nodes) - 1, int(near[via]))
+        found = near[better]
+        promise[found] = row[better] + beyond[better]
+        reached[found] = row[better]
+        parent[found] = len(nodes) - 1
+        at = int(promise.argmin())
+        least = float(promise[at])
+        done = least >= best * (1 - SLACK)
+        if done or len(nodes) >= most:
+            # The best path is at hand: by way of a state whose step home is known.
+            shortest = None if done else max(floor, int(least * (1 - SLACK)))
+            if through is None:
+                assert ceiling is not None, "every target can be reached"
+                shown = ceiling if shortest is None else min(shortest, ceiling)
+                return Answer((), ceiling, shown, shown == ceiling, len(nodes))
+            node = _arrived(costs, field, nodes[through[0]], through[1], best)
+            node = node if is_goal(costs, node.state) else _arrived(costs, field, node, end, best)
+            return _answer(costs, node, len(nodes), shortest)
+        # What differs in atoms that are all one to the target has the same way to go.
+        alike = np.nonzero((kinds == kinds[at]) & (reached >= reached[at]))[0]
+        reached[alike] = reached[at]
+        promise[alike] = np.inf
+        node = _arrived(costs, field, nodes[parent[at]], at, float(reached[at]))
+        if is_goal(costs, node.state):
+            return _answer(costs, node, len(nodes))
+
+
+def _arrived(costs: Costs, field: Field, node: _Node, i: int, about: float) -> _Node:
+    """The state of an index as the cheapest step from a node leads there."""
+    found: _Node | None = None
+    for after in field.reached(node.state, i):
+        edge = between(costs, node.state, after)
+        if edge is not None and (found is None or node.cost + edge[0] < found.cost):
+            found = _Node(after, node.cost + edge[0], about, node, edge)
+    assert found is not None, "a step that was priced leads there"
+    return found
+
+
+def _exactly(costs: Costs, field: Field, node: _Node, i: int) -> float:
+    """What a state is reached at from a node."""
+    edges = [between(costs, node.state, after) for after in field.reached(node.state, i)]
+    return node.about + min((float(costs.primary(e[0])) for e in edges if e is not None), default=np.inf)
+
+
+def _answer(costs: Costs, node: _Node, rows: int, bound: int | None = None) -> Answer:
+    path: list[tuple[State, Edge]] = []
+    cost = node.cost
+    while node.before is not None and node.edge is not None:
+        path.append((node.state, node.edge))
+        node = node.before
+    exact = costs.primary(cost)
+    least = exact if bound is None else min(bound, exact)
+    return Answer(tuple(reversed(path)), cost, least, least == exact, rows)
