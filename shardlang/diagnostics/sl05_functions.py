@@ -342,3 +342,12 @@ def other_mesh(function: str, argument: str, given: str, declared: str, span: Sp
         span=span,
         helps=("bring it over with `sl.reshard(x, spec, mesh)`, or decorate the function with the tensor's own mesh",),
     )
+
+
+@message("SL0529", "the solver library that a choice of layouts needs is absent")
+def no_solver(function: str) -> Diagnostic:
+    return Diagnostic(
+        f"the layouts of `{function}` cannot be chosen without a solver library",
+        notes=("its values hang together too closely to be chosen one after the other; scipy brings a solver",),
+        helps=("pip install 'shardlang[auto]'", "or say some layouts in the body with `sl.reshard(x, \"[..]\")`"),
+    )

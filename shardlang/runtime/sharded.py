@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from attrs import frozen
+from attrs import evolve, frozen
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from shardlang.check import Scope, Sizes, check_signature, check_spec
+from shardlang.check import Scope, Sizes, check_signature, check_spec, open_dims
 from shardlang.check.bind import Operand, bind, bind_all
-from shardlang.check.program import Arg, Fn, TensorSpec
+from shardlang.check.program import Arg, Fn
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
@@ -36,7 +36,7 @@ from shardlang.runtime.seeds import seed_of_call
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
-from shardlang.trace.compile import Argument, lower, modelled_time
+from shardlang.trace.compile import Argument, lower
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.program import LocalProgram
 
@@ -178,26 +178,18 @@ class ShardedFunction:
         return _Compiled(program, function_for(program, self._rank(team), team), arguments, results)
 
     def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
-        ways = list(open_axes.assignments(self.declared, [tuple(t.shape) for t in tensors], self.mesh))
-        if len(ways) == 1:
-            return self._program_of(ways[0], tensors, others)
-        made = [self._program_of(way, tensors, others) for way in ways]
-        return min(made, key=modelled_time)
-
-    def _program_of(
-        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]
-    ) -> LocalProgram:
-        """The program for arguments under these specs, which leave no axis open."""
+        ways = open_axes.options(self.declared, [tuple(t.shape) for t in tensors], self.mesh)
         sizes = Sizes()
         operands = [
-            Operand(arg.name, spec, tuple(t.shape), self.mesh)
-            for arg, spec, t in zip(self.declared.args, specs, tensors, strict=True)
+            Operand(arg.name, specs[0], tuple(t.shape), self.mesh)
+            for arg, specs, t in zip(self.declared.args, ways, tensors, strict=True)
         ]
         layouts = bind_all(operands, sizes)
-        arguments = [
-            self._argument(arg, t, layout, sizes)
-            for arg, t, layout in zip(self.declared.args, tensors, layouts, strict=True)
-        ]
+        arguments = []
+        for arg, specs, t, layout in zip(self.declared.args, ways, tensors, layouts, strict=True):
+            others_of = [bind(s, tuple(t.shape), self.mesh, sizes, name=arg.name) for s in specs[1:]]
+            made_of = self._argument(arg, t, layout, sizes)
+            arguments.append(evolve(made_of, options=(layout, *others_of)) if others_of else made_of)
         wrapped = any(isinstance(t, DTensor | ShardTensor | _Placed) for t in tensors)
 
         def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
@@ -225,7 +217,7 @@ class ShardedFunction:
             self.mesh,
             results,
             mark_layout=mark_layout,
-            auto=self.auto,
+            auto=self.auto or any(open_dims.is_open(a.spec) for a in self.declared.args if a.spec is not None),
             name=self.declared.name,
             span=self.declared.span,
         )
@@ -297,8 +289,13 @@ class ShardedFunction:
 
     @property
     def choices(self) -> str:
-        """What ``auto`` chose at each place, with its price, and the next best."""
-        return describe.decisions_text(self._described())
+        """What ``explain()`` says."""
+        return self.explain()
+
+    def explain(self) -> str:
+        """What ``auto`` and ``/?`` chose for the last program: each reshard, its price, and the next best program."""
+        made = self._described()
+        return made.explain() if made.explain is not None else describe.decisions_text(made)
 
     @property
     def backward_signature(self) -> str:

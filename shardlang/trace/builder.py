@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from shardlang.trace.program import Decision, Draw, InnerCall, Move, Reason, mov
 from shardlang.trace.rule import Rule
 from shardlang.trace.rules import find, names
 from shardlang.trace.values import Value, dtype_name
+from shardlang.trace.work import work_of
 
 NO_GRADIENT = frozenset({"aten.detach", "aten.detach_copy", "aten.lift_fresh_copy"})
 RANDOM = names(
@@ -43,9 +43,6 @@ def is_random(op: Any) -> bool:
 
 SHOWN = 4
 """How many ways of a decision are kept."""
-
-RATE = 10
-"""Multiplications and additions in a picosecond that work is priced by: 10 T a second."""
 
 
 @define(eq=False)
@@ -72,6 +69,8 @@ class Builder:
     gradients: bool = True
     rewrite: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any] = field(kw_only=True)
     """Puts an operator down differently; ``None`` where its rule will do."""
+    wanted: Mapping[fx.Node, tuple[State, ...]] = field(factory=dict)
+    """The layouts in which a node of the trace takes its tensors, where they were chosen beforehand."""
     label: str = ""
     """What an error calls the results of the operator at hand."""
 
@@ -126,6 +125,17 @@ class Builder:
         new.meta["site"] = made.site
         return new
 
+    def arranged(self, node: fx.Node, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """The arguments of a node in the layouts that are wanted of it."""
+        wanted = self.wanted.get(node)
+        if wanted is None:
+            return args, kwargs
+        given, structure = pytree.tree_flatten((args, kwargs))
+        states = iter(wanted)
+        moved = [self.to_state(a, next(states), "chosen") if isinstance(a, Value) else a for a in given]
+        new: tuple[Any, dict[str, Any]] = pytree.tree_unflatten(moved, structure)
+        return new
+
     def to_state(self, value: Value, state: State, reason: Reason) -> Value:
         return self.move(value, layout_of(self.mesh, state), reason)
 
@@ -163,16 +173,16 @@ class Builder:
         if is_random(op) and len(self.mesh.ranks) > 1:
             raise ShardlangError(sl05_functions.random_operator(name, self._span()))
         if not any(v.axes() for v in values):
-            if self.auto and values:
-                rule = self._rule(op, given, structure, fakes)
-                self.work += self._work(rule, Fit(()), values) if rule is not None else 0
             states = [State(Layout.whole(self.mesh, tuple(t.shape)).canonical()) for t in fakes]
+            if not all(v.constant for v in values):
+                rule = self._rule(op, given, structure, fakes)
+                self.work += self._work(op, rule, frozenset(), values, [v.state for v in values], states, fakes)
             return self.put(op, args, kwargs, result, states)
         rule = self._rule(op, given, structure, fakes)
         if rule is None:
             return self._without_rule(op, args, kwargs, result, values)
-        values, fitted = self._fitted(rule, values, name)
-        self.work += self._work(rule, fitted, values)
+        values, fitted = self._fitted(op, rule, values, fakes)
+        self.work += self._work(op, rule, fitted.axes, values, [v.state for v in values], fitted.results, fakes)
         values = [
             self._mask(v, axes) if axes else v
             for v, axes in zip(values, fitted.masks or (frozenset(),) * len(values), strict=True)
@@ -196,13 +206,16 @@ class Builder:
         )
         return maker(Call(op, shown[0], shown[1], tuple(TensorArg(tuple(t.shape), t.dtype) for t in fakes)))
 
-    def _fitted(self, rule: Rule, values: list[Value], name: str) -> tuple[list[Value], Fit]:
+    def _fitted(
+        self, op: Any, rule: Rule, values: list[Value], fakes: Sequence[torch.Tensor]
+    ) -> tuple[list[Value], Fit]:
         """The operands as they are where the rule fits; constants adapted; under ``auto`` the cheapest moves."""
+        name = operator_name(op)
         states = [v.state for v in values]
         found = fit(rule, states, self.mesh)
         if isinstance(found, Fit):
             return values, found
-        ways = list(self._ways(rule, values))
+        ways = list(self._ways(op, rule, values, fakes))
         fixed = [i for i, v in enumerate(values) if not v.constant]
         free = [w for w in ways if w[0] == 0 and all(w[2].operands[i] == states[i] for i in fixed)]
         if not ways:
@@ -229,13 +242,25 @@ class Builder:
         self.decisions.append(Decision(name, self.site, shown, taken))
         return ways[min(taken, len(ways) - 1)][2]
 
-    def _work(self, rule: Rule, fitted: Fit, values: Sequence[Value]) -> int:
+    def _work(
+        self,
+        op: Any,
+        rule: Rule | None,
+        axes: frozenset[str],
+        values: Sequence[Value],
+        states: Sequence[State],
+        results: Sequence[State],
+        fakes: Sequence[torch.Tensor],
+    ) -> int:
         """Modelled time of an operator on a rank; its backward does twice as much."""
-        ways = math.prod(self.mesh.axis(a).size for a in fitted.axes)
         passes = 3 if self.gradients and any(v.differentiable for v in values) else 1
-        return passes * (math.prod(rule.sizes[n] for n in rule.names()) // ways // RATE)
+        taken = [(s, v.dtype) for s, v in zip(states, values, strict=True)]
+        given = [(s, t.dtype) for s, t in zip(results, fakes, strict=True)]
+        return work_of(op, rule, axes, self.mesh, taken, given, passes)
 
-    def _ways(self, rule: Rule, values: list[Value]) -> Iterator[tuple[int, int, Candidate]]:
+    def _ways(
+        self, op: Any, rule: Rule, values: list[Value], fakes: Sequence[torch.Tensor]
+    ) -> Iterator[tuple[int, int, Candidate]]:
         """Candidates with (time, bytes), cheapest first; those that no layout can say are left out."""
         priced: list[tuple[int, int, int, Candidate]] = []
         for n, candidate in enumerate(candidates(rule, self.mesh, [v.state for v in values])):
@@ -243,7 +268,10 @@ class Builder:
                 prices = [self.price(v, s) for v, s in zip(values, candidate.operands, strict=True)]
             except (ValueError, ShardlangError):
                 continue
-            work = self._work(rule, candidate.fit, values) if self.auto else 0
+            found = candidate.fit
+            work = (
+                self._work(op, rule, found.axes, values, candidate.operands, found.results, fakes) if self.auto else 0
+            )
             priced.append((sum(t for _, t in prices) + work, sum(b for b, _ in prices), n, candidate))
         for time, size, _, candidate in sorted(priced, key=lambda p: p[:3]):
             yield time, size, candidate

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
 from shardlang.source import Span
+from shardlang.trace.auto.choose import least
+from shardlang.trace.auto.explain import explain_text
+from shardlang.trace.auto.search import Given
 from shardlang.trace.builder import Builder
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
 from shardlang.trace.describe import moves_in_order
@@ -26,6 +29,7 @@ class Argument:
 
     ``declared`` differs from ``layout`` where a move at the boundary is due. ``gradient`` is what the signature says of
     the gradient; it counts where the argument comes in the declared layout. Over ``parts`` the gradient may stay owed.
+    ``options``: the layouts that the body may see it in, where the signature leaves an axis open.
     """
 
     name: str
@@ -35,10 +39,14 @@ class Argument:
     gradient: Layout | None = None
     span: Span | None = None
     parts: frozenset[str] = frozenset()
+    options: tuple[Layout, ...] = ()
 
 
 ResultLayouts = Callable[[Sequence[tuple[int, ...]]], Sequence["Layout | None"]]
 """From the global shapes of the results to their layouts; ``None`` leaves a result as it comes."""
+Auto = bool | Literal["near"]
+"""``True``: the layouts of all values are chosen for the least modelled time. ``near``: an operator that fits its
+operands takes them as they come, and one that does not takes the cheapest way."""
 MarkLayout = Callable[[Mark, tuple[int, ...]], Layout]
 """From an ``sl.reshard`` in the body and the shape of its tensor to the layout it asks for."""
 
@@ -51,7 +59,7 @@ def compile_function(
     *,
     call: Callable[..., Any] | None = None,
     mark_layout: MarkLayout | None = None,
-    auto: bool = False,
+    auto: Auto = False,
     span: Span | None = None,
 ) -> LocalProgram:
     """Traces, types and lowers ``call(*tensors)`` (by default the function itself).
@@ -69,14 +77,63 @@ def lower(
     results: ResultLayouts,
     *,
     mark_layout: MarkLayout | None = None,
-    auto: bool = False,
+    auto: Auto = False,
     name: str = "function",
     span: Span | None = None,
 ) -> LocalProgram:
     """Types a trace and builds the local program. ``results`` gives the layouts of the results.
 
-    Under ``auto`` each misfit takes the cheapest way by itself at first; then, while the number of nodes typed allows,
-    each decision in turn is tried another way, and kept so where the whole program's modelled time is less.
+    Raises ShardlangError: SL0529 where ``auto`` needs a solver library that is absent, else as ``compile_function``.
+    """
+    if auto is True and len(mesh.ranks) > 1 and not trace.inner:
+        chosen = _least(trace, arguments, mesh, results, mark_layout, name, span)
+        if chosen is not None:
+            return chosen
+    arguments = [evolve(a, declared=a.options[0]) if a.options else a for a in arguments]
+    return _near(trace, arguments, mesh, results, mark_layout, bool(auto), name, span)
+
+
+def _least(
+    trace: Trace,
+    arguments: Sequence[Argument],
+    mesh: Mesh,
+    results: ResultLayouts,
+    mark_layout: MarkLayout | None,
+    name: str,
+    span: Span | None,
+) -> LocalProgram | None:
+    """The program of least modelled time; ``None`` where some operator cannot be built, which ``_near`` tells."""
+    found = least(
+        trace,
+        [Given(a.layout, a.options or (a.declared or a.layout,), a.gradient, a.parts) for a in arguments],
+        mesh,
+        results,
+        lambda number, shape: mark_layout(trace.marks[number], shape) if mark_layout is not None else None,
+        name,
+    )
+    if found is None:
+        return None
+    builder = Builder(mesh, trace.fake, True, wanted=found.wanted, rewrite=rewritten)
+    seen = [
+        evolve(a, declared=layout) if a.options or a.declared is not None else a
+        for a, layout in zip(arguments, found.seen, strict=True)
+    ]
+    made = _lowered(builder, trace, seen, results, mark_layout, name, span)
+    return evolve(made, explain=lambda: explain_text(found, made))
+
+
+def _near(
+    trace: Trace,
+    arguments: Sequence[Argument],
+    mesh: Mesh,
+    results: ResultLayouts,
+    mark_layout: MarkLayout | None,
+    auto: bool,
+    name: str,
+    span: Span | None,
+) -> LocalProgram:
+    """Under ``auto`` each misfit takes the cheapest way by itself at first; then, while the number of nodes typed
+    allows, each decision in turn is tried another way, and kept so where the whole program's modelled time is less.
     """
 
     def built(choices: tuple[int, ...]) -> LocalProgram:

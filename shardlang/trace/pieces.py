@@ -18,7 +18,7 @@ from shardlang.mesh import Mesh
 Piece = CanonicalDim
 
 
-@frozen
+@frozen(cache_hash=True)
 class State:
     """A layout taken apart: a piece for each dim, and the reductions owed, by leaf axis."""
 

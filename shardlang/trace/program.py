@@ -109,3 +109,5 @@ class LocalProgram:
     decisions: tuple[Decision, ...] = ()
     work: int = 0
     inner: tuple[InnerCall, ...] = ()
+    explain: Callable[[], str] | None = None
+    """Says what ``auto`` chose and the next best, where it chose for the least time."""

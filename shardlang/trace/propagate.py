@@ -78,10 +78,15 @@ def _node(
         return builder.move(args[0], layout_of_mark(args[1], args[0]), "asked")
     if target is INNER:
         return put_inner(builder, args[1], inner[args[1]], args[0], node.meta["val"])
+    args, kwargs = builder.arranged(node, args, kwargs)
+    return operate(builder, target, args, kwargs, node.meta.get("val"))
+
+
+def operate(builder: Builder, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """One operator on values, by its rewrite or its rule; ``result`` is the global one, as fake tensors."""
     if is_random(target):
-        return builder.apply(target, args, kwargs, node.meta.get("val"))
-    target, cast = _out_of_place(target)
-    result = node.meta.get("val")
+        return builder.apply(target, args, kwargs, result)
+    target, cast = out_of_place(target)
     made = rewritten(builder, target, args, kwargs)
     if made is None:
         made = builder.apply(target, args, kwargs, result) if cast is None else builder.call(target, *args, **kwargs)
@@ -97,7 +102,7 @@ def rewritten(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str
     return rewrite(builder, op, args, kwargs) if rewrite is not None else None
 
 
-def _out_of_place(target: Any) -> tuple[Any, bool | None]:
+def out_of_place(target: Any) -> tuple[Any, bool | None]:
     """The operator that makes a new tensor, for one that changes its first operand; else the operator itself."""
     name = target._schema.name.split("::")[-1]
     if not target._schema.is_mutable or not name.endswith("_"):
