@@ -11,7 +11,7 @@ from shardlang.check.bind import Operand, layout_of, unify
 from shardlang.check.facts import Facts, Tensor
 from shardlang.check.groups import FsdpGroup, fsdp_groups, group_faults
 from shardlang.check.patterns import NameIndex
-from shardlang.check.program import CallLine, Model, ParamLine, PathPattern, Transfer
+from shardlang.check.program import CallLine, CompileLine, Model, ParamLine, PathPattern, Transfer
 from shardlang.check.sizes import Sizes
 from shardlang.check.static import static_faults
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl03_layouts, sl06_calls, sl06_models
@@ -61,6 +61,8 @@ class ModelLayouts:
     calls: tuple[CallMatch, ...]
     checkpoint: tuple[str, ...]
     sizes: Sizes = field(factory=Sizes, eq=False)
+    compile: tuple[tuple[str, CompileLine], ...] = ()
+    """Modules that go through ``torch.compile``, each with its line."""
 
     def unique_parameters(self) -> Iterable[ParameterLayout]:
         """Each parameter once, a tied one under its first name."""
@@ -82,6 +84,7 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     groups = fsdp_groups(model.fsdp, facts, matcher.modules_of, matcher.errors)
     calls = _calls(model, facts, matcher)
     checkpoint = [m for pattern in model.checkpoint for m in matcher.modules_of(pattern)]
+    compiled = _compiled(model, matcher)
     errors = matcher.errors
     sizes = Sizes()
     parameters: dict[str, ParameterLayout] = {}
@@ -98,8 +101,19 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     if errors:
         raise ShardlangError(errors)
     return ModelLayouts(
-        model, model.mesh, parameters, facts.tied, groups, calls, tuple(dict.fromkeys(checkpoint)), sizes
+        model, model.mesh, parameters, facts.tied, groups, calls, tuple(dict.fromkeys(checkpoint)), sizes, compiled
     )
+
+
+def _compiled(model: Model, matcher: _Matcher) -> tuple[tuple[str, CompileLine], ...]:
+    """The modules of ``compile`` lines. Reports SL0660 for a module that two lines match."""
+    found: dict[str, CompileLine] = {}
+    for line in model.compile:
+        for module in matcher.modules_of(line.pattern):
+            first = found.setdefault(module, line)
+            if first is not line:
+                matcher.errors.append(sl06_models.compiled_twice(line.pattern.span, module, first.pattern.span))
+    return tuple(found.items())
 
 
 class _Matcher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from shardlang.check.program import CallLine, FsdpLine, Model, ParamLine, PathPattern
+from shardlang.check.program import CallLine, CompileLine, FsdpLine, Model, ParamLine, PathPattern
 from shardlang.check.scope import Scope
 from shardlang.check.specs import check_dtype, resolve_args, resolve_spec
 from shardlang.check.static import choice_faults, static_faults
@@ -20,6 +20,7 @@ def resolve_model(model: tree.Model, scope: Scope, errors: list[Diagnostic]) -> 
     calls: list[CallLine] = []
     fsdp: list[FsdpLine] = []
     checkpoint: list[PathPattern] = []
+    compiled: list[CompileLine] = []
     freeze: list[PathPattern] = []
     seen: dict[str, Span] = {}
     for item in model.items:
@@ -40,6 +41,9 @@ def resolve_model(model: tree.Model, scope: Scope, errors: list[Diagnostic]) -> 
             fsdp.append(_fsdp(item, pattern, scope, errors))
         elif isinstance(item, tree.Checkpoint):
             checkpoint.append(pattern)
+        elif isinstance(item, tree.Compile):
+            values = [o.value for o in item.options]
+            compiled.append(CompileLine(pattern, *(str(v) for v in values if isinstance(v, tree.Name))))
         else:
             freeze.append(pattern)
     return Model(
@@ -53,6 +57,7 @@ def resolve_model(model: tree.Model, scope: Scope, errors: list[Diagnostic]) -> 
         tuple(freeze),
         model.name.span,
         model.reference.span if model.reference else None,
+        tuple(compiled),
     )
 
 
@@ -98,6 +103,7 @@ def _fsdp(item: tree.Fsdp, pattern: PathPattern, scope: Scope, errors: list[Diag
         reshard=reshard,
         prefetch=prefetch.value if isinstance(prefetch, tree.Int) else 0,
         offload="offload" in options and options["offload"].value is True,
+        float8="all_gather" in options,
         over_span=item.over[0].span.join(item.over[-1].span) if item.over else None,
         reshard_span=reshard_span,
     )

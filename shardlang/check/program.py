@@ -133,8 +133,18 @@ class FsdpLine:
     reshard: bool | int = True
     prefetch: int = 0
     offload: bool = False
+    float8: bool = False
+    """Are weights of linear layers gathered as float8 (``all_gather float8``)?"""
     over_span: Span | None = None
     reshard_span: Span | None = None
+
+
+@frozen
+class CompileLine:
+    """Modules that go through ``torch.compile``. ``backend`` is torch's name of one; ``None``: torch's own choice."""
+
+    pattern: PathPattern
+    backend: str | None = None
 
 
 @frozen
@@ -149,6 +159,7 @@ class Model:
     freeze: tuple[PathPattern, ...]
     span: Span
     reference_span: Span | None = None
+    compile: tuple[CompileLine, ...] = ()
 
 
 @frozen

@@ -250,14 +250,14 @@ def bad_quantity(span: Span, kind: str, units: Iterable[str], unit: str | None =
 # Forms that the grammar alone cannot refuse, or not with good words
 
 
-@message("SL0122", "unknown option of `fsdp`")
-def unknown_option(span: Span, known: Iterable[str]) -> Diagnostic:
+@message("SL0122", "unknown option of `fsdp` or `compile`")
+def unknown_option(span: Span, keyword: str, known: Iterable[str]) -> Diagnostic:
     known = list(known)
     near = _near(span.text, known)
     return Diagnostic(
-        f"`fsdp` has no option {_shown(span.text)}",
+        f"`{keyword}` has no option {_shown(span.text)}",
         span,
-        notes=(f"the options are {_and(f'`{k}`' for k in known)}",),
+        notes=(f"the options are {_and(f'`{k}`' for k in known)}" if known[1:] else f"its option is `{known[0]}`",),
         helps=_meant(near),
         fix=_sure(span, near),
     )

@@ -147,3 +147,13 @@ def open_result(span: Span | None, module: str, number: int) -> Diagnostic:
         notes=("the module is called as it is, from the program of the call around it, which goes on with the result",),
         helps=("write a spec for the result, or `eager` on the call around it",),
     )
+
+
+@message("SL0661", "a backend that torch.compile does not have")
+def unknown_backend(span: Span | None, name: str, known: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        f"torch has no compiler backend `{name}`",
+        span,
+        notes=(f"it has {', '.join(f'`{k}`' for k in sorted(known))}",),
+        helps=did_you_mean(name, known),
+    )

@@ -134,6 +134,16 @@ def called_twice(span: Span, module: str, first: Span) -> Diagnostic:
     )
 
 
+@message("SL0660", "two compilations of one module")
+def compiled_twice(span: Span, module: str, first: Span) -> Diagnostic:
+    return Diagnostic(
+        f"two `compile` lines are for module `{module or 'root'}`",
+        span,
+        label="again here",
+        labels=(Label(first, "first here"),),
+    )
+
+
 @message("SL0612", "a model that cannot be imported")
 def model_not_imported(
     span: Span | None, reference: str, reason: str, notes: Sequence[str] = (), helps: Sequence[str] = ()

@@ -19,9 +19,17 @@ from shardlang.syntax.grammar import parser
 from shardlang.syntax.place import DECLARATIONS, ITEMS
 
 ItemKind = Literal["keyword", "axis", "size", "link", "mesh", "model", "dtype", "option", "value", "step", "path"]
-OPTIONS = ("param", "reduce", "output", "reshard", "prefetch", "offload")
-"""The options of an ``fsdp`` line."""
-_VALUES = {"reshard": ("yes", "no"), "offload": ("yes", "no")}
+OPTIONS = {
+    "FSDP": ("param", "reduce", "output", "reshard", "prefetch", "offload", "all_gather"),
+    "COMPILE": ("backend",),
+}
+"""The options of a line, by its keyword."""
+_VALUES = {
+    "reshard": ("yes", "no"),
+    "offload": ("yes", "no"),
+    "all_gather": ("float8",),
+    "backend": ("inductor", "aot_eager"),
+}
 _WORD = re.compile(r"[A-Za-z0-9_]*\Z")
 _DECLARATION = re.compile(rf"^[ \t]*(?:{'|'.join(DECLARATIONS)})\b", re.MULTILINE)
 _LINE = re.compile(rf"^[ \t]*(?:{'|'.join(ITEMS)})\b", re.MULTILINE)
@@ -134,15 +142,15 @@ def _in_brackets(words: list[str]) -> bool:
 
 
 def _option(words: list[str], kinds: list[str]) -> list[Item] | None:
-    """Options of an ``fsdp`` line and their values; ``None`` where the place is in no such braces."""
-    fsdp = max((i for i, k in enumerate(kinds) if k == "FSDP"), default=-1)
-    if fsdp < 0 or any(k in ("PARAM", "CALL", "CHECKPOINT", "FREEZE") for k in kinds[fsdp + 1 :]):
+    """Options of an ``fsdp`` or ``compile`` line and their values; ``None`` where the place is in no such braces."""
+    start = max((i for i, k in enumerate(kinds) if k in OPTIONS), default=-1)
+    if start < 0 or any(k in ("PARAM", "CALL", "CHECKPOINT", "FREEZE") for k in kinds[start + 1 :]):
         return None
-    line = words[fsdp:]
+    line = words[start:]
     if line.count("{") <= line.count("}"):
         return None
     if line[-1] in ("{", ","):
-        return [Item(o, "option") for o in OPTIONS]
+        return [Item(o, "option") for o in OPTIONS[kinds[start]]]
     if line[-1] in ("param", "reduce", "output"):
         return [Item(d, "dtype") for d in DTYPES]
     return [Item(v, "value") for v in _VALUES.get(line[-1], ())]

@@ -15,7 +15,7 @@ from torch.distributed.tensor import Placement
 
 from shardlang.check.groups import FsdpGroup
 from shardlang.check.model import ModelLayouts, ParameterLayout
-from shardlang.check.program import CallLine
+from shardlang.check.program import CallLine, CompileLine
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl06_calls
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending, canonical_dim
@@ -76,6 +76,7 @@ class LoweredModel:
     groups: tuple[Group, ...]
     alone: tuple[Parameter, ...]
     sizes: Mapping[str, int]
+    compile: tuple[tuple[str, CompileLine], ...] = ()
 
 
 def lower_model(layouts: ModelLayouts) -> LoweredModel:
@@ -104,6 +105,7 @@ def lower_model(layouts: ModelLayouts) -> LoweredModel:
         groups,
         tuple(p for n, p in parameters.items() if n not in gathered),
         dict(layouts.sizes),
+        layouts.compile,
     )
 
 

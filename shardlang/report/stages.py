@@ -58,4 +58,5 @@ def layouts_json(layouts: ModelLayouts) -> dict[str, Any]:
         ],
         "calls": [{"module": c.module or "root", "line": c.line.pattern.text} for c in layouts.calls],
         "checkpoint": [m or "root" for m in layouts.checkpoint],
+        "compile": [{"module": m or "root", "backend": line.backend} for m, line in layouts.compile],
     }

@@ -26,7 +26,7 @@ from shardlang.lower import attention, torch_private
 from shardlang.lower.facts import facts_of
 from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, lower_model
 from shardlang.lower.placements import carried, device_mesh, layout_of, mesh_of, ranks_of
-from shardlang.runtime import blocks, calls, compiled_calls
+from shardlang.runtime import blocks, calls, compiled_calls, torch_compile
 from shardlang.runtime.applied import Applied, remember
 from shardlang.runtime.calls import Boundary, Call, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
@@ -74,12 +74,20 @@ def place(
         _place_parameter(parameter, module, mesh)
     _place_buffers(module, mesh)
     made = {path: calls.install(module.get_submodule(path), path, line, boundary) for path, line in lowered.calls}
+    compilers = torch_compile.compilers(lowered)
+    programs: set[str] = set()
     for path, line in lowered.calls:
         apart = _apart(path, lowered, watched)
         if not line.eager and all(p in made for p in apart):
             inner = [_as_called(p, module, made[p], lowered) for p in apart]
             own = _owed_to_fsdp(path, lowered)
-            compiled_calls.install(module.get_submodule(path), path, boundary, own, made[path], inner)
+            compiler = torch_compile.compiler_for(path, compilers)
+            compiled_calls.install(module.get_submodule(path), path, boundary, own, made[path], inner, compiler)
+            programs.add(path)
+    for path, compiler in compilers.items():
+        if path not in programs:
+            parts = [module.get_submodule(p) for p in {*_apart(path, lowered, watched), *_inside(path, made)}]
+            torch_compile.compile_forward(module.get_submodule(path), compiler, parts)
     for path in lowered.checkpoint:
         _checkpoint(module.get_submodule(path))
     _view_globally(module)
@@ -99,9 +107,15 @@ def _apart(path: str, lowered: LoweredModel, watched: Iterable[str]) -> list[str
     dispatch."""
     inside = f"{path}." if path else ""
     eager = [p for p, line in lowered.calls if line.eager]
-    others = {*eager, *(g.module for g in lowered.groups), *lowered.checkpoint, *watched}
+    compiled = (p for p, _ in lowered.compile)
+    others = {*eager, *(g.module for g in lowered.groups), *lowered.checkpoint, *compiled, *watched}
     found = sorted((p for p in others if p.startswith(inside) and p != path), key=len)
     return [p for i, p in enumerate(found) if not any(p.startswith(f"{o}.") for o in found[:i])]
+
+
+def _inside(path: str, names: Iterable[str]) -> list[str]:
+    """Those of some modules that are inside one."""
+    return [n for n in names if n != path and n.startswith(f"{path}." if path else "")]
 
 
 def _as_called(path: str, module: nn.Module, call: Call, lowered: LoweredModel) -> Apart:

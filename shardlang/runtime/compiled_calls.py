@@ -36,6 +36,7 @@ from shardlang.runtime.inner_calls import STATIC, Apart, Noted, caller, noting
 from shardlang.runtime.local_program import function_for
 from shardlang.runtime.results import ArgumentKind, ResultKind, forget
 from shardlang.runtime.seeds import seed_of_call
+from shardlang.runtime.torch_compile import Compiler
 from shardlang.trace.capture import Mark, TensorType, capture, intercepts
 from shardlang.trace.compile import Argument, lower
 from shardlang.trace.program import LocalProgram
@@ -79,6 +80,7 @@ class _Body:
     own: Mapping[str, frozenset[str]]
     line: Call
     apart: tuple[Apart, ...]
+    compiler: Compiler | None
 
 
 def install(
@@ -88,10 +90,12 @@ def install(
     own: Mapping[str, frozenset[str]],
     line: Call,
     apart: Sequence[Apart] = (),
+    compiler: Compiler | None = None,
 ) -> None:
-    """Compiles the module's forward; what is inside it with it, but for modules ``apart``."""
+    """Compiles the module's forward; what is inside it with it, but for modules ``apart``. The program then goes
+    through ``compiler``."""
     eager = module.forward
-    body = _Body(_without_hooks(module), path, boundary, own, line, tuple(apart))
+    body = _Body(_without_hooks(module), path, boundary, own, line, tuple(apart), compiler)
     modules = _inside(module, {p.module for p in apart})
     slots = _slots(modules)
     made: dict[Any, _Compiled] = {}
@@ -119,7 +123,8 @@ def install(
                 raise ShardlangError([evolve(d, helps=(*d.helps, way_out)) for d in error.diagnostics]) from error
         local: list[Any] = [t if k is None else k.block(t) for t, k in zip(tensors, found.arguments, strict=True)]
         if found.program.draws:
-            local.append(seed_of_call())
+            seed = seed_of_call()
+            local.append(seed if compiler is None else torch.tensor(seed))
         blocks = found.run(*local)
         wrapped = iter([kind.wrap(b) for b, kind in zip(blocks, found.results, strict=True)])
         return pytree.tree_unflatten([_filled(leaf, wrapped) for leaf in found.leaves], found.structure)
@@ -226,7 +231,7 @@ def _compile(
     run = function_for(program, rank, team, lambda plan, in_place: _Run(plan, boundary), inner)
     return _Compiled(
         program,
-        run,
+        run if body.compiler is None else body.compiler(run),
         tuple(
             ArgumentKind(carried(g), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
             for t, g in zip(tensors, program.gradients, strict=True)

@@ -208,10 +208,29 @@ class Mask:
     """A dropout mask of a local program: this rank's block, by seed and global index."""
 
     def __init__(self, made: Draw, rank: int, number: int, team: Team) -> None:
-        self.made, self.rank, self.number, self.device = made, rank, number, team.device
+        self.made, self.rank, self.place, self.device = made, rank, number, team.device
+        self.number = next(_numbers)
+        _masks[self.number] = self
 
-    def __call__(self, seed: int) -> torch.Tensor:
-        return drawn(self.made, self.rank, seed + self.number).to(self.device)
+    def __call__(self, seed: int | torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            opaque: torch.Tensor = torch.ops.shardlang.mask(seed, self.number)
+            return opaque
+        return drawn(self.made, self.rank, int(seed) + self.place).to(self.device)
+
+
+_masks: WeakValueDictionary[int, Mask] = WeakValueDictionary()
+
+
+@torch.library.custom_op("shardlang::mask", mutates_args=())
+def _mask(seed: torch.Tensor, number: int) -> torch.Tensor:
+    return _masks[number](seed)
+
+
+@_mask.register_fake
+def _(seed: torch.Tensor, number: int) -> torch.Tensor:
+    mask = _masks[number]
+    return torch.empty(mask.made.layout.local_shape(mask.rank), dtype=mask.made.dtype, device=mask.device)
 
 
 def function_for(

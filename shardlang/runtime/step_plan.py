@@ -77,7 +77,7 @@ def plan_step(
 
 
 def _plan_step(layouts: ModelLayouts, build: Callable[[], nn.Module], batch: Any, loss: Loss) -> StepPlan:
-    lowered = lower_model(layouts)
+    lowered = evolve(lower_model(layouts), compile=())
     issued, kept = _go_through(lowered, build, batch, loss)
     if lowered.checkpoint:
         # What a checkpointed module would keep is seen where it keeps it.

@@ -30,8 +30,12 @@ OPTIONS: dict[str, str] = {
     "reshard": "`yes`, `no` or an integer",
     "prefetch": "an integer",
     "offload": "`yes` or `no`",
+    "all_gather": "`float8`",
 }
 """The options of ``fsdp`` and what each takes."""
+
+COMPILE_OPTIONS: dict[str, str] = {"backend": "a name"}
+"""The options of ``compile`` and what each takes."""
 
 
 def file(context: Context, node: Node) -> tree.File:
@@ -195,31 +199,37 @@ def _fsdp(context: Context, node: Node) -> tree.Fsdp:
         inner = replicate.children[1]
         assert isinstance(inner, Tree)
         copies = names(context, inner)
+    built = _options(context, options, "fsdp", OPTIONS)
+    return tree.Fsdp(_path(context, path), names(context, over), copies, built, context.span(node))
+
+
+def _options(context: Context, node: Child | None, keyword: str, known: dict[str, str]) -> tuple[tree.Option, ...]:
+    """What stands in the braces of a line, if it has any."""
     built: list[tree.Option] = []
     first: dict[str, tree.Name] = {}
-    for child in _trees(options) if isinstance(options, Tree) else []:
-        option = _option(context, child)
+    for child in _trees(node) if isinstance(node, Tree) else []:
+        option = _option(context, child, keyword, known)
         if option is None:
             continue
         if option.name.text in first:
             context.faults.append(sl01_syntax.repeated_option(option.name.span, first[option.name.text].span))
         first.setdefault(option.name.text, option.name)
         built.append(option)
-    return tree.Fsdp(_path(context, path), names(context, over), copies, tuple(built), context.span(node))
+    return tuple(built)
 
 
-def _option(context: Context, node: Node) -> tree.Option | None:
+def _option(context: Context, node: Node, keyword: str, known: dict[str, str]) -> tree.Option | None:
     label, value = _tokens(node)
-    if label not in OPTIONS:
-        context.faults.append(sl01_syntax.unknown_option(context.span(label), OPTIONS))
+    if label not in known:
+        context.faults.append(sl01_syntax.unknown_option(context.span(label), keyword, known))
         return None
     built: tree.Name | tree.Int | bool | None = None
-    wanted = OPTIONS[label]
+    wanted = known[label]
     if value.type == "INT":
         built = tree.Int(integer(context, value), context.span(value)) if "integer" in wanted else None
     elif "yes" in wanted:
         built = {"yes": True, "no": False}.get(str(value))
-    elif wanted == "a dtype":
+    elif wanted in ("a dtype", "a name") or wanted == f"`{value}`":
         built = name(context, value)
     if built is None:
         context.faults.append(sl01_syntax.bad_option_value(context.span(value), str(label), wanted))
@@ -229,6 +239,13 @@ def _option(context: Context, node: Node) -> tree.Option | None:
 
 def _checkpoint(context: Context, node: Node) -> tree.Checkpoint:
     return tree.Checkpoint(_path(context, node.children[1]), context.span(node))
+
+
+def _compile(context: Context, node: Node) -> tree.Compile:
+    _, path, options = node.children
+    return tree.Compile(
+        _path(context, path), _options(context, options, "compile", COMPILE_OPTIONS), context.span(node)
+    )
 
 
 def _freeze(context: Context, node: Node) -> tree.Freeze:
@@ -314,5 +331,6 @@ _ITEMS: dict[str, Callable[[Context, Node], Any]] = {
     "call": _call,
     "fsdp": _fsdp,
     "checkpoint": _checkpoint,
+    "compile": _compile,
     "freeze": _freeze,
 }

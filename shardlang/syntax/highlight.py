@@ -82,6 +82,7 @@ _ITEMS = {
     "call": _then("path", "signature", "eager?"),
     "fsdp": _then("path", "over", "over-axis", "over-axes", "replicate?", "options?"),
     "checkpoint": _then("path"),
+    "compile": _then("path", "options?"),
     "freeze": _then("path"),
 }
 

@@ -181,6 +181,8 @@ def _item(item: tree.ModelItem, source: _Text) -> Iterator[Line]:
         yield from _signature(start, end, f"call  {path} (", item.signature, tail, STEP, source)
     elif isinstance(item, tree.Checkpoint):
         yield Line(start, end, (f"checkpoint {path}",), indent=STEP)
+    elif isinstance(item, tree.Compile):
+        yield Line(start, end, (f"compile {path}{show.options(item.options)}",), indent=STEP)
     else:
         yield Line(start, end, (f"freeze {path}",), indent=STEP)
 

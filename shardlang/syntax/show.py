@@ -117,9 +117,13 @@ def groups(node: tree.Fsdp) -> str:
     text = "over " + "/".join(str(n) for n in node.over)
     if node.replicate:
         text += " replicate " + "/".join(str(n) for n in node.replicate)
-    if node.options:
-        text += " { " + ", ".join(option(o) for o in node.options) + " }"
-    return text
+    return text + options(node.options)
+
+
+def options(nodes: Iterable[tree.Option]) -> str:
+    """The braces at the end of a line, with a space before them; nothing where there is nothing in them."""
+    inside = ", ".join(option(o) for o in nodes)
+    return f" {{ {inside} }}" if inside else ""
 
 
 def rule(node: tree.Rule) -> str:

@@ -41,6 +41,7 @@ __all__ = [
     "Call",
     "Change",
     "Checkpoint",
+    "Compile",
     "Cut",
     "Decl",
     "Dim",
@@ -237,10 +238,11 @@ class Call:
 
 @frozen
 class Option:
-    """An option of ``fsdp``.
+    """An option of ``fsdp`` or of ``compile``.
 
-    ``param``, ``reduce`` or ``output`` with a dtype's name, ``reshard`` with a bool or an int,
-    ``prefetch`` with an int, ``offload`` with a bool. Names and kinds of values are already checked.
+    ``param``, ``reduce`` or ``output`` with a dtype's name, ``reshard`` with a bool or an int, ``prefetch`` with an
+    int, ``offload`` with a bool, ``all_gather`` with the name ``float8``; ``backend`` with a name. Names and kinds of
+    values are already checked.
     """
 
     name: Name
@@ -269,6 +271,15 @@ class Checkpoint:
 
 
 @frozen
+class Compile:
+    """``compile layers.* { backend inductor }``."""
+
+    path: Path
+    options: tuple[Option, ...]
+    span: Span = field(eq=False, repr=False)
+
+
+@frozen
 class Freeze:
     """``freeze tok_embeddings.**``."""
 
@@ -276,7 +287,7 @@ class Freeze:
     span: Span = field(eq=False, repr=False)
 
 
-ModelItem: TypeAlias = Param | Call | Fsdp | Checkpoint | Freeze
+ModelItem: TypeAlias = Param | Call | Fsdp | Checkpoint | Compile | Freeze
 
 
 @frozen

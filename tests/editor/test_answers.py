@@ -84,7 +84,7 @@ CASES = [
     ("split pod.", ["dp", "tp"]),
     ("let e = ", ["d"]),
     ("model m ", ["from", "on"]),
-    ("model m from a:b on pod { ", ["call", "checkpoint", "freeze", "fsdp", "param"]),
+    ("model m from a:b on pod { ", ["call", "checkpoint", "compile", "freeze", "fsdp", "param"]),
     ("model m from a:b on pod { param ", ["otherwise"]),
     ("model m from a:b on pod { call ", ["root"]),
     ("model m from a:b on pod {\n  param x : ] oops\n  fsdp root over ", ["dp", "tp"]),

@@ -41,6 +41,7 @@ model llama from examples.llama.model:build on pod {
   call  root (tokens: [batch/dp/fsdp seq]) -> [batch/dp/fsdp seq vocab/tp]
   call  layers.*.attention (x: [batch/dp/fsdp seq d], mask: whole) -> (y: [batch/dp/fsdp seq/tp d], _) eager
   checkpoint layers.*
+  compile layers.* { backend inductor }
   fsdp  layers.* over fsdp replicate dp { param bf16, reduce f32, reshard yes, prefetch 1 }
   fsdp  root     over fsdp replicate dp { reshard no }
   freeze tok_embeddings.**
@@ -69,6 +70,7 @@ model model from from.on:fn on mesh {
   call call (call: [fsdp], param: whole) -> (fsdp: [eager])
   fsdp fsdp over mesh/rules replicate on { param bf16, prefetch 2, reshard 4, offload no }
   checkpoint call.param
+  compile compile.call { backend compile }
   freeze freeze
 }
 transfer model => transfer

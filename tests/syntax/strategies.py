@@ -91,6 +91,7 @@ option = st.one_of(
     seq("reshard", st.sampled_from(("yes", "no", "4"))),
     seq("prefetch", "2"),
     seq("offload", st.sampled_from(("yes", "no"))),
+    seq("all_gather", "float8"),
 )
 options = st.lists(option, max_size=3, unique_by=lambda words: words[0]).map(
     lambda found: ("{", *(w for i, o in enumerate(found) for w in ((",", *o) if i else o)), "}")
@@ -101,6 +102,7 @@ item = st.one_of(
     seq("call", path, signature, maybe("eager")),
     seq("fsdp", path, "over", over, maybe(seq("replicate", over)), maybe(options)),
     seq("checkpoint", path),
+    seq("compile", path, maybe(seq("{", maybe(seq("backend", names)), "}"))),
     seq("freeze", path),
 )
 limit = st.one_of(

@@ -19,7 +19,7 @@ from tests.syntax.texts import DESIGN, RARE
 
 TOKENS = """
 link mesh split let rules fn reshard model transfer budget rule on from ranks grad whole else max avg
-param call fsdp checkpoint freeze over replicate eager memory peak forbid root otherwise bf16
+param call fsdp checkpoint compile freeze over replicate eager memory peak forbid root otherwise bf16
 = => -> <= : , ; . .. ... / // * + - ~ ? ! @ _ ( ) [ ] { } # ' " \\ é 日本 →
 0 1 007 4096 9223372036854775808 1.5 1.0x 450 GB/s 3 us 60 GiB 2kv a.b *.** {a,b} [0..3] a:b aten.mm
 """

@@ -23,7 +23,7 @@ def test_the_grammar_has_no_conflict_and_no_clash_of_terminals() -> None:
 
 def test_the_grammar_knows_the_words_of_the_design() -> None:
     said = "link mesh split let rules fn reshard model transfer budget rule ranks on from grad max min avg param call"
-    said += " fsdp checkpoint freeze over replicate eager memory peak forbid else whole"
+    said += " fsdp checkpoint compile freeze over replicate eager memory peak forbid else whole"
     assert set(said.split()) == set(KEYWORDS)
 
 
@@ -61,6 +61,7 @@ def test_keyword_is_a_name_everywhere(word: str) -> None:
                 fsdp {word} over {word} replicate {word} {{ param {word} }}
                 fsdp {word} over {word}
                 checkpoint {word}
+                compile {word}
                 freeze {word}
             }}
             transfer {word} => {word}
