@@ -45,17 +45,19 @@ def reshard_many(
     mesh: DeviceMesh | None = None,
     sources: Sequence[Spec] | Spec | None = None,
     *,
+    alias: bool = False,
     check: bool | None = None,
 ) -> list[Any]:
     """Each tensor under its spec (or all under one): as ``reshard`` of each, in fewer collectives. Differentiable.
 
-    The results share no storage with the tensors. All ranks must call with the same tensors in the same order.
+    The results share no storage with the tensors unless ``alias`` allows it, as for those that are in place already.
+    All ranks must call with the same tensors in the same order.
     """
     count = len(tensors)
     wanted = [specs] * count if isinstance(specs, str) or not isinstance(specs, Sequence) else list(specs)
     given = [sources] * count if isinstance(sources, str) or not isinstance(sources, Sequence) else list(sources)
     routes = [
-        route_of(x, spec, mesh, source, None, False) for x, spec, source in zip(tensors, wanted, given, strict=True)
+        route_of(x, spec, mesh, source, None, alias) for x, spec, source in zip(tensors, wanted, given, strict=True)
     ]
     bare = [x.block if isinstance(x, ShardTensor) else x for x in tensors]
     if torch.is_grad_enabled() and any(x.requires_grad for x in bare):
@@ -105,7 +107,7 @@ def move_many(
         _agree(plans, blocks, check)
         with _turn(plans):
             moved = _run([(plan, block) for plan, block in zip(plans, blocks, strict=True)])
-        settled = [p.settle(m, b, None, False) for p, m, b in zip(plans, moved, blocks, strict=True)]
+        settled = [p.settle(m, b, None, r.alias) for r, p, m, b in zip(routes, plans, moved, blocks, strict=True)]
         flags = graded or [False] * len(routes)
         return [route.wrap(block, flag) for route, block, flag in zip(routes, settled, flags, strict=True)]
 

@@ -126,3 +126,20 @@ def test_the_tensor_that_ranks_differ_in_is_named(world: World) -> None:
     assert notes[0].startswith("rank 0: tensor 1 of 3: float32 [8/dp] => [8]")
     assert notes[1].startswith("rank 1: tensor 1 of 3: float32 [8/dp] => [8/dp]")
     assert answers == [answers[0]] * 4
+
+
+def in_place_already() -> list[bool]:
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    value = torch.arange(24.0).view(4, 6)
+    xs = [distribute_tensor(value, mesh, [Shard(0), Replicate()]) for _ in range(3)]
+    specs = ["[n/a d]", "[n/a/b d]", "[n d]"]
+    own, shared = sl.reshard_many(xs, specs), sl.reshard_many(xs, specs, alias=True)
+    kept = [x.to_local().untyped_storage().data_ptr() for x in xs]
+    places = [[y.to_local().untyped_storage().data_ptr() for y in ys] for ys in (own, shared)]
+    right = all(torch.equal(y.full_tensor(), value) for y in (*own, *shared))
+    return [p == k for ps in places for p, k in zip(ps, kept, strict=True)] + [right]
+
+
+def test_what_is_in_place_already_is_copied_unless_it_may_be_shared(world: World) -> None:
+    """What is there, and what a slice leaves, may be shared; what is gathered is new in any case."""
+    assert world.run(in_place_already) == [[False, False, False, True, True, False, True]] * 4
