@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.law import Outcome
-from tests.models.real import train_real
+from tests.models.real import beside_tp_plan, train_real
 from tests.world import World
 
 MESHES = ("dp:2 * tp:2", "dp:1 * tp:4")
@@ -14,6 +14,8 @@ TOLERANCE = 1e-5
 """Relative; of losses and norms to themselves, of gradients and weights to the greatest element. In float32."""
 SECONDS = 240.0
 """For one model on one mesh, on a busy machine; on a quiet one it takes 5 to 10, and the ranks once 10 to import."""
+
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 
 def trained(world: World, name: str, mesh: str) -> Outcome:
@@ -41,3 +43,9 @@ def test_a_model_trains_as_on_one_device(world: World, name: str, mesh: str) -> 
     assert holds(found)
     assert len(found.losses) == 10
     assert found.meshes == 1
+
+
+def test_llama_trains_as_by_transformers_own_tp_plan(world: World) -> None:
+    for found in world.run(beside_tp_plan, timeout=SECONDS):
+        assert found.pop("split") == 16  # of 21: all weights but the norms are split by their plan
+        assert max(found.values()) <= TOLERANCE
