@@ -32,6 +32,8 @@ class Facts:
     """False where modules are known by their parameters alone: there may be others."""
     arguments: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """For each module whose arguments are known and fixed: their names."""
+    linear: frozenset[str] = frozenset()
+    """The weights of ``nn.Linear`` layers, where kinds of modules are known."""
 
 
 def modules_of(parameters: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -63,6 +63,8 @@ class ModelLayouts:
     sizes: Sizes = field(factory=Sizes, eq=False)
     compile: tuple[tuple[str, CompileLine], ...] = ()
     """Modules that go through ``torch.compile``, each with its line."""
+    linear: frozenset[str] = frozenset()
+    """The weights of ``nn.Linear`` layers, where kinds of modules are known."""
 
     def unique_parameters(self) -> Iterable[ParameterLayout]:
         """Each parameter once, a tied one under its first name."""
@@ -101,7 +103,16 @@ def check_model(model: Model, facts: Facts) -> ModelLayouts:
     if errors:
         raise ShardlangError(errors)
     return ModelLayouts(
-        model, model.mesh, parameters, facts.tied, groups, calls, tuple(dict.fromkeys(checkpoint)), sizes, compiled
+        model,
+        model.mesh,
+        parameters,
+        facts.tied,
+        groups,
+        calls,
+        tuple(dict.fromkeys(checkpoint)),
+        sizes,
+        compiled,
+        facts.linear,
     )
 
 

@@ -157,3 +157,21 @@ def unknown_backend(span: Span | None, name: str, known: Sequence[str]) -> Diagn
         notes=(f"it has {', '.join(f'`{k}`' for k in sorted(known))}",),
         helps=did_you_mean(name, known),
     )
+
+
+@message("SL0662", "float8 without torchao")
+def float8_without_torchao(model: str, reason: str) -> Diagnostic:
+    return Diagnostic(
+        f"model `{model}` gathers weights as float8, for which torchao is needed: {reason}",
+        helps=("install it with `pip install 'shardlang[float8]'`", "or remove `all_gather float8`"),
+    )
+
+
+@message("SL0663", "a group that cannot be gathered as float8")
+def not_float8(span: Span | None, module: str, reason: str) -> Diagnostic:
+    return Diagnostic(
+        f"the weights of the group of module `{module or 'root'}` cannot be gathered as float8: {reason}",
+        span,
+        notes=("gathered as float8 are weights of `nn.Linear` layers that no other axis cuts and nothing is tied to",),
+        helps=("remove `all_gather float8`, or say it for modules with such layers",),
+    )

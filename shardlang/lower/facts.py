@@ -28,7 +28,8 @@ def facts_of(model: nn.Module) -> Facts:
         if taken is not None and "forward" not in vars(module):
             arguments[name] = taken
     tied = tuple(tuple(n) for n in names.values() if len(n) > 1)
-    return Facts(parameters, tuple(modules), tied, arguments=arguments)
+    linear = frozenset(f"{n}.weight".removeprefix(".") for n, m in modules.items() if type(m) is nn.Linear)
+    return Facts(parameters, tuple(modules), tied, arguments=arguments, linear=linear)
 
 
 def _arguments(kind: type[nn.Module]) -> tuple[str, ...] | None:

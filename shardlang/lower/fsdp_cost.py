@@ -39,6 +39,10 @@ def group_traffic(group: Group, lowered: LoweredModel) -> Iterable[Traffic]:
     if ranks > 1:
         part = sum(gathered_bytes(p, group, ranks) for p in group.parameters)
         yield Traffic("all_gather", group.shard, part * (ranks - 1))
+        again = group.reshard is not False and not keeps_part(group, lowered.mesh)
+        for parameter in (p for p in group.parameters if p.name in group.float8):
+            scale = 2 * (parameter.itemsize - parameter.itemsize // ranks)
+            yield from [Traffic("all_reduce", group.shard, scale)] * (2 if again else 1)
         if keeps_part(group, lowered.mesh):
             if group.reshard > 1:
                 each = part * ranks // group.reshard
@@ -62,6 +66,8 @@ def axes_size(lowered: LoweredModel, axes: Iterable[str]) -> int:
 def gathered_bytes(parameter: Parameter, group: Group, ranks: int) -> int:
     """Bytes of a rank's part of a parameter as it is gathered."""
     floating = DTYPES[parameter.dtype].kind in ("float", "complex")
+    if parameter.name in group.float8:
+        return stored_numel(parameter, group.dims[parameter.name], ranks)
     dtype = group.param_dtype if group.param_dtype is not None and floating else parameter.dtype
     return stored_numel(parameter, group.dims[parameter.name], ranks) * DTYPES[dtype].itemsize
 

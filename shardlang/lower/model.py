@@ -15,7 +15,7 @@ from torch.distributed.tensor import Placement
 
 from shardlang.check.groups import FsdpGroup
 from shardlang.check.model import ModelLayouts, ParameterLayout
-from shardlang.check.program import CallLine, CompileLine
+from shardlang.check.program import CallLine, CompileLine, FsdpLine
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl06_calls
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending, canonical_dim
@@ -46,7 +46,8 @@ class Parameter:
 @frozen
 class Group:
     """One ``fully_shard`` call. ``shard`` and ``replicate`` are leaf axes; ``dims`` has the dim by which each
-    parameter is stored in parts, ``parameters`` those that it gathers."""
+    parameter is stored in parts, ``parameters`` those that it gathers, ``float8`` the names of those that it gathers
+    as float8."""
 
     module: str
     parameters: tuple[Parameter, ...]
@@ -59,6 +60,7 @@ class Group:
     reshard: bool | int
     prefetch: int
     offload: bool
+    float8: tuple[str, ...] = ()
 
 
 @frozen
@@ -80,7 +82,8 @@ class LoweredModel:
 
 
 def lower_model(layouts: ModelLayouts) -> LoweredModel:
-    """Raises ShardlangError (SL0638) for a module whose own parameters of two dtypes one group cannot hold."""
+    """Raises ShardlangError: SL0638 for a module whose own parameters of two dtypes one group cannot hold, SL0663 for
+    a group that cannot be gathered as float8."""
     mesh = on_leaves(layouts.mesh)
     errors: list[Diagnostic] = []
     others = {names[0]: names for names in layouts.tied}
@@ -91,7 +94,11 @@ def lower_model(layouts: ModelLayouts) -> LoweredModel:
         parameters[declared.name] = Parameter(
             names, declared.shape, declared.dtype, layout, carried(layout), not declared.frozen and _is_float(declared)
         )
-    groups = tuple(g for group in layouts.groups for g in _groups(group, layouts.mesh, parameters, errors))
+    groups = tuple(
+        _float8(g, group.line, layouts.linear, errors)
+        for group in layouts.groups
+        for g in _groups(group, layouts.mesh, parameters, errors)
+    )
     if errors:
         raise ShardlangError(errors)
     gathered = {p.name for g in groups for p in g.parameters}
@@ -164,6 +171,18 @@ def _group(module: str, members: tuple[Parameter, ...], group: FsdpGroup, mesh: 
         line.prefetch,
         line.offload,
     )
+
+
+def _float8(group: Group, line: FsdpLine, linear: frozenset[str], errors: list[Diagnostic]) -> Group:
+    """The group with what it gathers as float8."""
+    if not line.float8:
+        return group
+    layers = [p for p in group.parameters if p.name in linear and len(p.names) == 1]
+    split = next((p for p in layers if any(p.layout.mesh.axis(a).size > 1 for a in p.layout.cut_axes())), None)
+    if split is not None or not layers:
+        reason = "none is of a linear layer" if split is None else f"`{split.name}` is {split.layout}"
+        errors.append(sl06_calls.not_float8(line.pattern.span, group.module, reason))
+    return evolve(group, float8=tuple(p.name for p in layers))
 
 
 def keeps_part(group: Group, mesh: Mesh) -> bool:

@@ -190,8 +190,13 @@ def spec_of(tensor: Any) -> Any:
 
 
 def block_of(tensor: Any) -> torch.Tensor:
-    """A DTensor's local block itself, outside autograd (``_local_tensor``). Seen in torch 2.11 to 2.13."""
+    """A DTensor's local block itself, outside autograd (``_local_tensor``). Seen in torch 2.11 to 2.13.
+
+    Of a block that casts itself on its way into FSDP's gather, what it casts (torchao keeps it as ``_tensor``).
+    """
     block: torch.Tensor = tensor._local_tensor
+    if type(block) is not torch.Tensor and hasattr(block, "fsdp_pre_all_gather"):
+        block = getattr(block, "_tensor", block)
     return block
 
 

@@ -26,7 +26,7 @@ from shardlang.lower import attention, torch_private
 from shardlang.lower.facts import facts_of
 from shardlang.lower.model import Group, LoweredModel, Parameter, keeps_part, lower_model
 from shardlang.lower.placements import carried, device_mesh, layout_of, mesh_of, ranks_of
-from shardlang.runtime import blocks, calls, compiled_calls, torch_compile
+from shardlang.runtime import blocks, calls, compiled_calls, float8, torch_compile
 from shardlang.runtime.applied import Applied, remember
 from shardlang.runtime.calls import Boundary, Call, RunPlan, cross_without_grad
 from shardlang.runtime.distributed import run_plan
@@ -73,12 +73,13 @@ def place(
     for parameter in lowered.parameters:
         _place_parameter(parameter, module, mesh)
     _place_buffers(module, mesh)
+    float8.install(lowered, module, mesh)
     made = {path: calls.install(module.get_submodule(path), path, line, boundary) for path, line in lowered.calls}
     compilers = torch_compile.compilers(lowered)
     programs: set[str] = set()
     for path, line in lowered.calls:
         apart = _apart(path, lowered, watched)
-        if not line.eager and all(p in made for p in apart):
+        if not line.eager and all(p in made for p in apart) and not _in_float8(path, lowered):
             inner = [_as_called(p, module, made[p], lowered) for p in apart]
             own = _owed_to_fsdp(path, lowered)
             compiler = torch_compile.compiler_for(path, compilers)
@@ -111,6 +112,11 @@ def _apart(path: str, lowered: LoweredModel, watched: Iterable[str]) -> list[str
     others = {*eager, *(g.module for g in lowered.groups), *lowered.checkpoint, *compiled, *watched}
     found = sorted((p for p in others if p.startswith(inside) and p != path), key=len)
     return [p for i, p in enumerate(found) if not any(p.startswith(f"{o}.") for o in found[:i])]
+
+
+def _in_float8(path: str, lowered: LoweredModel) -> bool:
+    """Are there layers of float8 in a module? Their products are torchao's, which no trace looks into."""
+    return any(n.startswith(f"{path}." if path else "") for g in lowered.groups for n in g.float8)
 
 
 def _inside(path: str, names: Iterable[str]) -> list[str]:

@@ -27,6 +27,7 @@ from shardlang.lower import torch_private
 from shardlang.runtime import blocks, generate
 from shardlang.runtime.applied import applied_to, stored_runs
 from shardlang.runtime.apply import reduce_gradients
+from shardlang.runtime.float8 import casting_like
 
 FACTORIES = {
     "empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye", "empty_strided", "randint",
@@ -248,5 +249,6 @@ def _filled(
     local = tuple(sum(b - a for a, b in runs) for runs in part)
     made = record.block(source, part, local).to(device)
     if isinstance(tensor, DTensor):
+        made = casting_like(made, tensor.to_local())
         made = torch_private.dtensor_of(made, torch_private.spec_of(tensor), requires_grad=False)
     return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
