@@ -256,7 +256,7 @@ def random_operator(operator: str, span: Span | None) -> Diagnostic:
         f"`{operator}` draws random numbers, which would differ between ranks",
         span=span,
         notes=("ranks hold parts of one global tensor, whose random values must not depend on how it is split",),
-        helps=("draw outside the function, by `sl.rand` or `sl.randn`, and pass the tensor; dropout draws by itself",),
+        helps=("use `rand_like`, `randn_like`, `bernoulli` or dropout (drawn by global index), or pass the tensor in",),
     )
 
 

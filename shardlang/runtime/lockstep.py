@@ -20,10 +20,20 @@ from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_v
 
 
 def drawn(made: Draw, rank: int, seed: int) -> torch.Tensor:
-    """A rank's block of a dropout mask."""
-    layout = made.layout
-    numbers = generate.uniform(layout.runs(rank), layout.shape, seed, torch.float32)
-    return (numbers.reshape(layout.local_shape(rank)) >= made.p).to(made.dtype) / (1 - made.p)
+    """A rank's block of random numbers."""
+    layout, first, second = made.layout, made.first, made.second
+    runs, local = layout.runs(rank), layout.local_shape(rank)
+    if made.kind == "normal":
+        precise = torch.float64 if made.dtype == torch.float64 else torch.float32
+        return (generate.normal(runs, layout.shape, seed, precise).reshape(local) * second + first).to(made.dtype)
+    precise = torch.float64 if made.dtype == torch.float64 or made.kind == "integers" else torch.float32
+    numbers = generate.uniform(runs, layout.shape, seed, precise).reshape(local)
+    if made.kind == "kept":
+        return (numbers >= first).to(made.dtype) / (1 - first)
+    if made.kind == "bernoulli":
+        return (numbers < first).to(made.dtype)
+    numbers = numbers * (second - first) + first
+    return (numbers.floor() if made.kind == "integers" else numbers).to(made.dtype)
 
 
 Blocks = dict[int, torch.Tensor]

@@ -294,6 +294,10 @@ def _refuse_outside(module: fx.GraphModule, name: str) -> None:
             if user.target not in (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default):
                 site = user.meta.get("site")
                 value = getattr(module, str(node.target))
+                if isinstance(value, torch.Generator):
+                    raise ShardlangError(
+                        sl05_functions.random_operator(str(user.target), site.span() if site else None)
+                    )
                 parameter = isinstance(value, torch.nn.Parameter)
                 raise ShardlangError(
                     sl05_functions.captured_tensor(name, tuple(value.shape), parameter, site.span() if site else None)

@@ -42,13 +42,23 @@ def rank_value(index: int) -> Any:
     raise RuntimeError("a rank's value is given by whoever runs the local program")
 
 
+DrawKind = Literal["kept", "bernoulli", "uniform", "normal", "integers"]
+
+
 @frozen
 class Draw:
-    """A dropout mask for a rank's block of ``layout``: zero with probability ``p``, else ``1 / (1 - p)``."""
+    """Random numbers for a rank's block of ``layout``, by seed and global index.
+
+    ``kept``: a dropout mask, zero with probability ``first``, else ``1 / (1 - first)``. ``bernoulli``: one with
+    probability ``first``, else zero. ``uniform`` and ``integers``: from ``first`` up to below ``second``. ``normal``:
+    with mean ``first`` and deviation ``second``.
+    """
 
     layout: Layout
-    p: float
     dtype: torch.dtype
+    kind: DrawKind
+    first: float
+    second: float = 0.0
 
 
 @frozen
@@ -62,8 +72,8 @@ class Decision:
 
 
 def draw(index: int) -> torch.Tensor:
-    """Stands in a local graph for mask ``index`` of the program, drawn by seed and global index."""
-    raise RuntimeError("a mask is drawn by whoever runs the local program")
+    """Stands in a local graph for draw ``index`` of the program, by seed and global index."""
+    raise RuntimeError("random numbers are drawn by whoever runs the local program")
 
 
 def inner(index: int, *blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:

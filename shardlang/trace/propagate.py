@@ -85,7 +85,8 @@ def _node(
 def operate(builder: Builder, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
     """One operator on values, by its rewrite or its rule; ``result`` is the global one, as fake tensors."""
     if is_random(target):
-        return builder.apply(target, args, kwargs, result)
+        drawn = rewritten(builder, target, args, kwargs)
+        return drawn if drawn is not None else builder.apply(target, args, kwargs, result)
     target, cast = out_of_place(target)
     made = rewritten(builder, target, args, kwargs)
     if made is None:

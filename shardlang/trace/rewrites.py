@@ -13,7 +13,6 @@ from attrs import evolve
 from shardlang.trace.builder import Builder
 from shardlang.trace.call import axis_of
 from shardlang.trace.pieces import is_whole
-from shardlang.trace.program import Draw, draw
 from shardlang.trace.values import Value
 
 aten = torch.ops.aten
@@ -108,19 +107,6 @@ def identity(dtype: torch.dtype, largest: bool) -> float | int:
     return torch.iinfo(dtype).min if largest else torch.iinfo(dtype).max
 
 
-@rewrite("aten.dropout")
-def dropout(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Times a mask that depends on seed and global index alone; linear, so that pending values pass."""
-    x, p = args[0], given(op, args, kwargs, "p")
-    if p == 0 or not given(op, args, kwargs, "train"):
-        return x
-    builder.draws.append(Draw(x.layout, p, x.dtype))
-    mask = builder.graph.call_function(draw, (len(builder.draws) - 1,))
-    node = builder.graph.call_function(aten.mul.Tensor, (x.node, mask))
-    flows = builder.gradients and x.differentiable
-    return builder.wrap(node, x.fake, [x.layout], constant=False, flows=flows)
-
-
 @rewrite("aten.mse_loss", "aten.l1_loss")
 def pointwise_loss(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The loss of each element, then the reduction."""
@@ -135,5 +121,5 @@ def pointwise_loss(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dic
     return builder.call(aten.mean.default, each) if kind == 1 else builder.call(aten.sum.default, each)
 
 
-for _module in ("lookup", "losses"):
+for _module in ("lookup", "losses", "normalised", "drawing"):
     import_module(f"shardlang.trace.{_module}")

@@ -108,7 +108,7 @@ def drawn_in_place(axis: int, name: str) -> Any:
 @pytest.mark.parametrize("name", DRAWS)
 def test_case_31_drawing_into_a_pending_value_works_on_one_rank_alone(name: str) -> None:
     made = drawn_in_place(1, name)
-    assert any(name in str(node.target) for node in made.graph.nodes)
+    assert made.draws or any(name in str(node.target) for node in made.graph.nodes)
     with pytest.raises(sl.ShardlangError) as caught:
         drawn_in_place(2, name)
     (fault,) = caught.value.diagnostics

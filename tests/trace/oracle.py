@@ -64,6 +64,7 @@ def check(
     results: Sequence[str] | None = None,
     *,
     auto: bool = False,
+    tolerance: float = 1e-9,
 ) -> LocalProgram:
     """Compiles and compares, with layouts written as specs; returns the program."""
     on = mesh_of(mesh)
@@ -74,7 +75,7 @@ def check(
             shapes = [tuple(t.shape) for t in pytree.tree_leaves(function(*tensors)) if isinstance(t, torch.Tensor)]
         finals = [layout(on, s, shape) for s, shape in zip(results, shapes, strict=True)]
     made = program(function, tensors, layouts, on, finals, auto=auto)
-    assert differences(made, function, tensors, on) == []
+    assert differences(made, function, tensors, on, tolerance=tolerance) == []
     return made
 
 

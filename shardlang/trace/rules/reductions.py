@@ -71,7 +71,16 @@ def whole_reduction(call: Call) -> Rule | None:
     return Rule((terms,), tuple(outputs), sizes, whole=whole, linear=linear, why_whole=why)
 
 
-@rule("aten.softmax", "aten.log_softmax", "aten._softmax", "aten._log_softmax", "aten.softmin", "aten.special_softmax")
+@rule(
+    "aten.softmax",
+    "aten.log_softmax",
+    "aten._softmax",
+    "aten._log_softmax",
+    "aten.softmin",
+    "aten.special_softmax",
+    "aten.special_log_softmax",
+    "aten._safe_softmax",
+)
 def softmax(call: Call) -> Rule:
     """Normalises along a dim, which must be whole."""
     dim = axis_of(call.args[1], len(call.tensors[0].shape))
