@@ -108,8 +108,9 @@ def out_of_place(target: Any) -> tuple[Any, bool | None]:
     name = target._schema.name.split("::")[-1]
     if not target._schema.is_mutable or not name.endswith("_"):
         return target, None
-    packet = getattr(getattr(torch.ops, target.namespace), name[:-1])
-    return getattr(packet, target._overloadname), True
+    packet = getattr(getattr(torch.ops, target.namespace), name[:-1], None)
+    made = getattr(packet, target._overloadname, None)
+    return (target, None) if made is None else (made, True)  # `normal_` and its like have no such twin
 
 
 def values_in(structure: Any) -> list[Value]:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from shardlang.trace.call import Call, TensorArg, operator_name
 from shardlang.trace.capture import TensorType, capture
-from shardlang.trace.propagate import _out_of_place
+from shardlang.trace.propagate import out_of_place
 from shardlang.trace.rewrites import REWRITES
 from shardlang.trace.rule import Rule, Term
 from shardlang.trace.rules import RULES, find, load
@@ -59,7 +59,7 @@ def rows() -> list[str]:
                 or target is operator.getitem
             ):
                 continue
-            target, _ = _out_of_place(target)
+            target, _ = out_of_place(target)
             name = operator_name(target)
             if name in found or name.startswith("shardlang."):
                 continue
