@@ -100,7 +100,8 @@ def _go_through(
         mesh = device_mesh(lowered.mesh, "cpu")
         ranks_of(mesh)  # read now: under fake tensors they could not be
         stack.enter_context(mode)
-        module = build()
+        with torch_private.truncated_normals_by_inverse():
+            module = build()
         place(lowered, module, mesh, _planned, forgetful)
         for group in lowered.groups:
             own = {*group.shard, *group.replicate}
