@@ -3,11 +3,13 @@
     python -m tests.soak [WORLDS] [SEED]
 
 In each world 20 random reshards run; in four of five worlds one rank is killed, raises, stays away, or asks for
-something else, at a random point. Every other rank must then end within seconds, with a diagnostic that says so.
+something else, at a random point. Every other rank must then end within seconds, with a diagnostic that says so, and
+hold no group, no connection and no tensor more than before.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -19,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from shardlang.diagnostics import ShardlangError
-from shardlang.layout import Layout
+from shardlang.layout import Cut, Dim, Factor, Layout
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan.search import plan_transition
 from shardlang.runtime import distributed, groups, simulate
@@ -29,17 +31,26 @@ from tests.world import Lost, Raised, World
 RESHARDS = 20
 WAIT = 3.0
 """Seconds that a rank may keep the others waiting."""
+LATE = 3 * WAIT + 10
+"""Seconds in which a rank must have told of a fault, on a busy machine."""
+LEFT = 1 << 20
+"""Bytes of tensors that may be kept: what plans that are ready look up."""
 FAULTS = ("none", "killed", "raised", "absent", "other")
 MESHES = (Mesh("m", (Axis("a", 2), Axis("b", 2))), Mesh("m", (Axis("a", 4),)))
 
 
-def work(seed: int) -> tuple[int, str, int, float]:
-    """On a rank: how many reshards were right, how it ended, how many groups are held, and the seconds of the end."""
+def work(seed: int) -> tuple[int, str, float, tuple[int, int, int]]:
+    """On a rank: how many reshards were right, how it ended, the seconds of the end, and what is left of it."""
     os.environ["SHARDLANG_TIMEOUT"] = str(WAIT)
     draw = random.Random(seed)
     fault, at, who = FAULTS[seed % len(FAULTS)], draw.randrange(RESHARDS), draw.randrange(4)
     rank = dist.get_rank()
+    distributed.run_plan(plan_transition(*FIRST), torch.ones(2))  # the watcher and its connection are there from now on
+    dist.barrier()
+    groups.release()
+    before = held()
     right, start = 0, time.monotonic()
+    told = "done"
     try:
         for i in range(RESHARDS):
             source, target = transition(draw)
@@ -50,7 +61,7 @@ def work(seed: int) -> tuple[int, str, int, float]:
                 raise ValueError("a fault of the user's own")
             if struck and fault == "absent":
                 time.sleep(WAIT * 4)
-                return right, "absent", 0, 0.0
+                return right, "absent", 0.0, (0, 0, 0)
             if struck and fault == "other":
                 target = Layout.whole(target.mesh, (*target.shape, 1))
                 source = Layout.whole(target.mesh, (*source.shape, 1))
@@ -61,11 +72,29 @@ def work(seed: int) -> tuple[int, str, int, float]:
             parts = simulate.shard(value, source, seed=i)
             expected = simulate.run_plan(plan_transition(source, target), parts)[rank]
             if not same(result, expected):
-                return right, "wrong value", 0, 0.0
+                return right, "wrong value", 0.0, (0, 0, 0)
             right += 1
     except ShardlangError as error:
-        return right, error.codes[0], groups.open_groups(), time.monotonic() - start
-    return right, "done", groups.open_groups(), 0.0
+        told = error.codes[0]
+    seconds = time.monotonic() - start
+    if told == "done":
+        dist.barrier()
+        groups.release()
+    value = block = result = parts = expected = None
+    after = held()
+    return right, told, seconds, (after[0] - before[0], after[1] - before[1], after[2] - before[2])
+
+
+FIRST = tuple(
+    Layout(Mesh("m", (Axis("a", 4),)), (Dim((Factor(8),), cuts),)) for cuts in ((Cut("a"),), ())
+)  # fmt: skip
+
+
+def held() -> tuple[int, int, int]:
+    """What this process holds: process groups of the executor, open files and connections, bytes of tensors."""
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    return groups.open_groups(), len(os.listdir("/proc/self/fd")), sum(t.nbytes for t in tensors)
 
 
 def transition(draw: random.Random) -> tuple[Layout, Layout]:
@@ -95,8 +124,10 @@ def one_world(seed: int) -> str:
             return f"rank {rank} ended with {answer} without a fault"
         elif answer[1] not in ("done", "SL0701", "SL0702", "absent"):
             return f"rank {rank} ended with {answer}"
-        elif answer[2] > 8 or answer[3] > 3 * WAIT + 10:
-            return f"rank {rank} ended late or with groups left: {answer}"
+        elif answer[2] > LATE:
+            return f"rank {rank} ended late: {answer}"
+        elif answer[3][0] or answer[3][1] > 0 or answer[3][2] > LEFT:
+            return f"rank {rank} holds more groups, connections or bytes than before: {answer}"
     if time.monotonic() - start > 60:
         return "the world took more than a minute"
     return ""

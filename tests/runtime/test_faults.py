@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import shardlang as sl
 from shardlang.runtime import groups, watch
+from tests import soak
 from tests.world import Lost, Raised, World, torch_mesh
 
 
@@ -113,6 +114,7 @@ def test_a_rank_that_is_lost_is_named_with_the_step(how: str) -> None:
 
 def out_of_step(how: str) -> Any:
     """Rank 2 does something that was agreed on before, while the others do something else."""
+    watch.LATE = 1.0
     mesh = torch_mesh((4,), ("tp",))
     x = sl.distribute(torch.arange(48.0).view(8, 6), "[n/tp d]", mesh)
     large = sl.distribute(torch.ones(1024, 1024), "[n/tp d]", mesh)
@@ -164,7 +166,7 @@ def test_ranks_that_wait_for_each_other_in_different_turns_find_out(how: str) ->
 
 def slow_but_sound() -> bool:
     """Rank 1 works for longer than ranks wait before they look at each other."""
-    os.environ["SHARDLANG_TIMEOUT"] = "30"
+    watch.LATE = 1.0
     mesh = torch_mesh((4,), ("tp",))
     x = sl.distribute(torch.arange(8.0), "[n/tp]", mesh)
     for _ in range(3):
@@ -227,3 +229,10 @@ def test_a_program_releases_its_groups_and_their_connections() -> None:
             assert 2 <= groups_held <= 5
             assert connections >= 3 * groups_held
             assert (groups_left, left, again) == (0, 0, True)
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_world_of_random_reshards_ends_well_when_a_rank_is_killed_or_asks_for_something_else(seed: int) -> None:
+    """Two of the worlds of ``make soak``: nothing wrong, nobody late, nothing left over."""
+    assert soak.FAULTS[seed] == {1: "killed", 4: "other"}[seed]
+    assert soak.one_world(seed) == ""
