@@ -10,11 +10,11 @@ from shardlang.check.meshes import check_links, check_meshes
 from shardlang.check.model_lines import resolve_model
 from shardlang.check.open_dims import is_open
 from shardlang.check.operators import resolve_rule
-from shardlang.check.program import Budget, Fn, Model, Program, Reshard, TensorSpec, Transfer
+from shardlang.check.program import Budget, Fn, Model, OperatorRule, Program, Reshard, TensorSpec, Transfer
 from shardlang.check.scope import DimRule, Scope
 from shardlang.check.sizes import Sizes
 from shardlang.check.specs import resolve_args
-from shardlang.check.static import static_faults
+from shardlang.check.static import choice_faults, static_faults
 from shardlang.check.transition import bind_change, check_change, open_names, unify_change
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_budgets
 from shardlang.mesh import Link, Mesh
@@ -60,7 +60,7 @@ def check(file: tree.File, *, nproc: int | None = None, sets: Mapping[str, int] 
         models,
         _transfers(file, models, errors),
         _budgets(file, models, links, errors),
-        tuple(resolve_rule(d, errors) for d in file.decls if isinstance(d, tree.Rule)),
+        _operator_rules(file, errors),
     )
     if errors:
         raise ShardlangError(sorted(errors, key=_place))
@@ -86,6 +86,8 @@ def _signature(signature: tree.Signature, scope: Scope, name: str, span: Span, e
     for arg in (*args, *results):
         if arg.spec is not None:
             errors.extend(static_faults(arg.spec, scope.mesh, arg.name or "the result"))
+            # The planner of a function chooses for its arguments; what comes out and gradients it is told.
+            errors.extend(choice_faults(arg.spec, arg.name or "the result", argument=arg in args))
     return Fn(name, scope.mesh, args, results, span, signature.many)
 
 
@@ -192,6 +194,20 @@ def _rules(file: tree.File, mesh: Mesh, errors: list[Diagnostic]) -> dict[str, D
             else:
                 rules[dim.text] = DimRule(dim.text, tuple(axes), line.fallback, dim.span)
     return rules
+
+
+def _operator_rules(file: tree.File, errors: list[Diagnostic]) -> tuple[OperatorRule, ...]:
+    """The rules of operators. Two for one operator are SL0202: neither goes before the other."""
+    first: dict[str, Span] = {}
+    rules: list[OperatorRule] = []
+    for decl in (d for d in file.decls if isinstance(d, tree.Rule)):
+        name = decl.operator.text
+        if name in first:
+            errors.append(sl02_names.declared_twice(decl.operator.span, "rule of", name, first[name]))
+            continue
+        first[name] = decl.operator.span
+        rules.append(resolve_rule(decl, errors))
+    return tuple(rules)
 
 
 def _unknown_rule_meshes(file: tree.File, meshes: Mapping[str, Mesh], errors: list[Diagnostic]) -> None:

@@ -36,6 +36,7 @@ def resolve_model(model: tree.Model, scope: Scope, errors: list[Diagnostic]) -> 
             for arg in (*args, *results):
                 if arg.spec is not None:
                     errors += static_faults(arg.spec, scope.mesh, arg.name or "the result")
+                    errors += choice_faults(arg.spec, arg.name or "the result")
             calls.append(CallLine(pattern, args, results, item.span, item.eager, item.signature.many))
         elif isinstance(item, tree.Fsdp):
             fsdp.append(_fsdp(item, pattern, scope, errors))

@@ -32,9 +32,14 @@ def static_faults(spec: TensorSpec, mesh: Mesh, name: str, sizes: dict[str, int]
     return faults
 
 
-def choice_faults(spec: TensorSpec, name: str) -> list[Diagnostic]:
-    """SL0322 for every ``/?`` of a spec that no planner sees before its tensor is placed."""
-    return [sl03_layouts.nothing_chooses(d.span or spec.span, name) for d in spec.dims or () if d.choose]
+def choice_faults(spec: TensorSpec, name: str, *, argument: bool = False) -> list[Diagnostic]:
+    """SL0322 for every ``/?`` of a spec, and of its gradient's, that no planner sees before its tensor is placed. For an
+    ``argument`` of a function, or a side of a transition, one does: there only the gradient's are faults."""
+    dims = () if argument else spec.dims or ()
+    faults = [sl03_layouts.nothing_chooses(d.span or spec.span, name) for d in dims if d.choose]
+    if spec.grad is not None and spec.grad.dims is not spec.dims:
+        faults += choice_faults(spec.grad, f"the gradient of {name}")
+    return faults
 
 
 def _known_part(dim: SpecDim, known: dict[str, int], span: Span) -> SpecDim | None:

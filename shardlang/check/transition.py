@@ -91,8 +91,7 @@ def check_change(change: tree.Change, scope: Scope, to: Scope | None = None) -> 
     if target.dtype is not None and source.dtype is not None and source.dtype != target.dtype:
         errors.append(sl03_layouts.dtype_change(target.span, target.dtype, source.dtype, source.span))
     for side, name in ((source, "the source"), (target, "the target")):
-        if side.grad is not None and side.grad.dims is not side.dims:
-            errors += choice_faults(side.grad, f"the gradient of {name}")
+        errors += choice_faults(side, name, argument=True)
     if not errors:
         errors += unify_change(source, target, Sizes())
     if errors:

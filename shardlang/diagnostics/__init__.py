@@ -2,6 +2,7 @@
 
 from shardlang.diagnostics import (
     sl01_syntax,
+    sl01_text,
     sl02_import,
     sl02_names,
     sl03_layouts,
@@ -25,6 +26,7 @@ __all__ = [
     "Label",
     "ShardlangError",
     "sl01_syntax",
+    "sl01_text",
     "sl02_import",
     "sl02_names",
     "sl03_layouts",

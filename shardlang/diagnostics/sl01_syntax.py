@@ -44,42 +44,6 @@ def _sure(span: Span, near: list[str]) -> Fix | None:
     return Fix(span, near[0]) if len(near) == 1 else None
 
 
-# Texts
-
-
-@message("SL0101", "text too large")
-def too_large(span: Span, size: int, most: int) -> Diagnostic:
-    return Diagnostic(
-        f"the text has {size} bytes and may have {most}",
-        span,
-        notes=("a `.shard` file declares layouts; the tensors themselves live elsewhere",),
-        helps=("split the text into several files",),
-    )
-
-
-@message("SL0102", "not UTF-8")
-def not_utf8(span: Span, byte: int) -> Diagnostic:
-    return Diagnostic(
-        f"byte 0x{byte:02x} is not UTF-8",
-        span,
-        label="not text",
-        helps=("save the file as UTF-8",),
-    )
-
-
-@message("SL0103", "control character")
-def control_character(span: Span, ordinal: int) -> Diagnostic:
-    name = "a NUL character" if ordinal == 0 else f"the control character U+{ordinal:04X}"
-    return Diagnostic(f"{name} in the text", span, helps=("remove it",), fix=Fix(span, ""))
-
-
-@message("SL0104", "byte order mark")
-def byte_order_mark(span: Span) -> Diagnostic:
-    return Diagnostic(
-        "the text begins with a byte order mark", span, helps=("save the file as UTF-8 without one",), fix=Fix(span, "")
-    )
-
-
 @message("SL0105", "nested too deep")
 def too_deep(span: Span, most: int) -> Diagnostic:
     return Diagnostic(
@@ -196,19 +160,6 @@ def wrong_arrow(span: Span, right: str, ends: str) -> Diagnostic:
 @message("SL0116", "name in quotes")
 def quoted(span: Span) -> Diagnostic:
     return Diagnostic("a name stands in quotes", span, helps=("remove the quotes",))
-
-
-@message("SL0117", "character of no word")
-def stray_character(span: Span, instead: str | None) -> Diagnostic:
-    character = span.text
-    shown = f"`{character}`" if character.isprintable() else f"the character U+{ord(character):04X}"
-    return Diagnostic(
-        f"{shown} has no meaning here",
-        span,
-        notes=() if character.isascii() else ("names are made of the letters a to z, digits and `_`",),
-        helps=(f"write `{instead}`",) if instead else ("remove it",) if instead == "" else (),
-        fix=Fix(span, instead) if instead is not None else None,
-    )
 
 
 @message("SL0118", "wrong sign for a comment")
@@ -393,3 +344,15 @@ def spec_without_brackets(span: Span) -> Diagnostic:
 @message("SL0137", "comma at the end of a list")
 def trailing_comma(span: Span) -> Diagnostic:
     return Diagnostic("nothing follows the comma", span, helps=("remove the comma",), fix=Fix(span, ""))
+
+
+@message("SL0138", "an operator that sizes do not have")
+def no_such_operator(span: Span) -> Diagnostic:
+    instead = {"/": "//", "%": None, "-": None}.get(span.text)
+    return Diagnostic(
+        f"`{span.text}` is no operator of sizes",
+        span,
+        notes=("sizes are added with `+`, multiplied with `*` and divided, rounding down, with `//`",),
+        helps=(f"write `{instead}`",) if instead else ("write the value as a number, or the size that it is made of",),
+        fix=Fix(span, instead) if instead else None,
+    )

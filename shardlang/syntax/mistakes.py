@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from shardlang.diagnostics import Diagnostic, sl01_syntax
+from shardlang.diagnostics import Diagnostic, sl01_syntax, sl01_text
+from shardlang.diagnostics.characters import instead_of
 from shardlang.source import Span
 from shardlang.syntax.build import UNITS
 from shardlang.syntax.place import DECLARATIONS, ITEMS, Place, signs
@@ -22,7 +23,6 @@ _FOREIGN = {
     "Replicate": "a DTensor placement",
     "Partial": "a DTensor placement",
 }
-_INSTEAD = {"→": "->", "⇒": "=>", "×": "*", "∗": "*", "·": "*", "≤": "<=", "\u00a0": " ", "…": "...", "–": "-"}
 _ALPHABET = re.compile(r"[A-Za-z0-9_ \t\r\n=>,.:*@/()\[\]{}+~?!;<#-]")
 _ARGUMENT = re.compile(r",\s*[A-Za-z_]\w*\s*:|:\s*(\w*\s*\[|whole\b)")
 """What follows a spec in a signature, where its bracket was forgotten: the next argument, from its comma or colon."""
@@ -132,6 +132,18 @@ def _in_spec(place: Place) -> Diagnostic | None:
     return None
 
 
+def _arithmetic(place: Place) -> Diagnostic | None:
+    """An operator in a constant that sizes do not have."""
+    text = place.source.text
+    if not text.startswith("let", place.declaration_start) or place.begins_line:
+        return None
+    if place.word == "*" and text[place.at - 1 : place.at] == "*":
+        return sl01_syntax.no_such_operator(place.source.span(place.at - 1, place.at + 1))
+    if place.word in ("-", "%", "/", "^", "<", ">", "|", "&") and (place.accepts("+") or place.word == "-"):
+        return sl01_syntax.no_such_operator(place.span)
+    return None
+
+
 def _axes(place: Place) -> Diagnostic | None:
     """A comma after an axis, where another sign joins it to the next."""
     if place.word == "," and not place.in_spec:
@@ -219,6 +231,8 @@ def _number(place: Place) -> Diagnostic | None:
         return sl01_syntax.bad_number(span, "it begins with 0", written.lstrip("0") or "0")
     if re.fullmatch(r"[0-9]+(_[0-9]+)+", written):
         return sl01_syntax.bad_number(span, "`_` does not group digits", written.replace("_", ""))
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?[eE][0-9]*", written):
+        return sl01_syntax.bad_number(span, "sizes have no exponent")
     if re.fullmatch(r"0[xXbBoO][0-9A-Fa-f]+", written):
         return sl01_syntax.bad_number(span, "sizes are written in decimal")
     if len(written) > 40:
@@ -275,9 +289,9 @@ def _keyword(place: Place) -> Diagnostic | None:
 
 def _stray(place: Place) -> Diagnostic | None:
     if place.word and not _ALPHABET.match(place.word):
-        return sl01_syntax.stray_character(place.span, _INSTEAD.get(place.word))
+        return sl01_text.stray_character(place.span, instead_of(place.word))
     if place.word in ("-", ";"):
-        return sl01_syntax.stray_character(place.span, "" if place.word == ";" else None)
+        return sl01_text.stray_character(place.span, "" if place.word == ";" else None)
     return None
 
 
@@ -286,8 +300,26 @@ def _plain(place: Place) -> Diagnostic:
     if not place.word:
         return sl01_syntax.ended(place.span, expected)
     keywords = [name.lower() for name in place.accepted if name not in signs() and name.isalpha()]
-    instead = {"sum": "+", "mean": "avg"}.get(place.word) if "AVG" in place.accepted else None
-    return sl01_syntax.unexpected(place.span, expected, keywords, instead)
+    return sl01_syntax.unexpected(place.span, expected, keywords, _instead(place))
+
+
+def _instead(place: Place) -> str | None:
+    """What is meant by a sign or word of another notation."""
+    if "AVG" in place.accepted and re.match(r"[A-Za-z_]", place.word):
+        return {"sum": "+", "mean": "avg"}.get(place.word, f"+{place.word}")
+    if place.word == "+" and place.accepts("{") and "GRAD" in place.accepted:
+        axis = re.compile(r"\+\s*(\w+)").match(place.source.text, place.at)
+        return f"{{+{axis[1]}}}" if axis else None
+    if place.word in ("x", "X", "by") and place.accepts("*"):
+        return "*"
+    if (
+        place.in_spec
+        and place.word in (":", "@", "|")
+        and place.accepts("/")
+        and re.search(r"[\[\s]\w+$", place.before)
+    ):
+        return "/"
+    return None
 
 
 _WORDS = {
@@ -334,6 +366,7 @@ _FINDERS: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _foreign,
     _quote,
     _in_spec,
+    _arithmetic,
     _trailing_comma,
     _axes,
     _equals,

@@ -47,21 +47,28 @@ def test_without_fsdp_a_rank_stores_its_blocks() -> None:
     assert memory("") == Memory(stored + 8, stored, 2 * stored, 0, 4 * stored + 8)
 
 
-def test_fsdp_stores_parts_and_gathers_two_groups_at_once() -> None:
+def test_fsdp_stores_parts_and_holds_two_groups_and_the_gradients_of_two_at_once() -> None:
     found = memory("fsdp layers.* over fsdp replicate dp\nfsdp root over fsdp { reshard no }")
     stored = BLOCK + HEAD_BYTES // 4
     assert (found.parameters, found.gradients, found.optimizer) == (stored + 2, stored, 2 * stored)
-    assert found.gathered == (HEAD_BYTES + 8) + 2 * BLOCK + BLOCK
+    kept = HEAD_BYTES + 8
+    assert found.forward == kept + 2 * BLOCK  # one, and the buffer that it or the next comes in
+    assert found.gathered == kept + 2 * BLOCK + 2 * BLOCK
     assert found.ungrouped == 0
 
 
 def test_mixed_precision_halves_what_is_gathered() -> None:
     found = memory("fsdp layers.* over fsdp { param bf16, reduce f32 }")
-    assert found.gathered == 2 * BLOCK // 2 + BLOCK
+    # Two groups and the gradients of one in bfloat16, those that are being reduced in float32.
+    assert found.gathered == 3 * BLOCK // 2 + BLOCK
 
 
 def test_more_prefetch_holds_more_groups() -> None:
-    assert memory("fsdp layers.* over fsdp { prefetch 3 }").gathered == 4 * BLOCK + BLOCK
+    assert memory("fsdp layers.* over fsdp { prefetch 3 }").gathered == 4 * BLOCK + 2 * BLOCK
+
+
+def test_groups_that_stay_go_as_their_gradients_come() -> None:
+    assert memory("fsdp layers.* over fsdp { reshard no }").gathered == 4 * BLOCK + BLOCK
 
 
 def test_frozen_and_integer_parameters_have_no_gradient() -> None:
@@ -75,10 +82,10 @@ def test_what_is_offloaded_is_not_on_the_device() -> None:
     assert found.gathered > 0
 
 
-def test_a_group_of_one_rank_gathers_nothing() -> None:
-    assert memory("fsdp root over fsdp").gathered > 0
-    found = program(f"{HEAD.replace('fsdp:4', 'fsdp:1')}model net on pod {{{LINES}fsdp root over fsdp}}")
-    assert predict(check_model(found.models["net"], Facts(GIVEN, modules_of(GIVEN)))).gathered == 0
+def test_a_group_of_one_rank_is_copied_and_not_gathered() -> None:
+    text = f"{HEAD.replace('fsdp:4', 'fsdp:1')}model net on pod {{{LINES}fsdp layers.* over fsdp}}"
+    found = predict(check_model(program(text).models["net"], Facts(GIVEN, modules_of(GIVEN))))
+    assert (found.forward, found.gathered) == (BLOCK, 2 * BLOCK)
 
 
 def test_a_budget_that_is_kept_is_silent() -> None:

@@ -138,7 +138,7 @@ def test_what_can_be_read_of_a_broken_text_keeps_its_places() -> None:
     document = Document("x", text)
     assert document.diagnostics
     model = next(d for d in document.file.decls if isinstance(d, tree.Model))
-    assert len(model.items) == 9
+    assert len(model.items) == 10
     assert model.items[-1].span.text == "freeze tok_embeddings.**"
     at = definition(document, text.index("fsdp replicate dp"))
     assert at is not None

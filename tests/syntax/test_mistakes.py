@@ -59,7 +59,14 @@ MISTAKES = [
     ("budget m { memory <= «60» }", "SL0121"),
     ("link ib = «0 GB/s», 12 us", "SL0133"),
     ("let d = 4 «×» 5", "SL0117"),
-    ("let d = «-»4", "SL0117"),
+    ("let d = «-»4", "SL0138"),
+    ("let d = 8 «-» 4", "SL0138"),
+    ("let d = 8 «/» 4", "SL0138"),
+    ("let d = 8 «%» 4", "SL0138"),
+    ("let d = 2«**»4", "SL0138"),
+    ("let d = «1e6»", "SL0120"),
+    ("mesh pod = t«р»:2", "SL0117"),
+    ("mesh pod = tp«\u200b»:2", "SL0117"),
     ("let d = 4«;» let e = 5", "SL0117"),
     ("let d = 4 «$» 5", "SL0117"),
     ("let gr«ö»sse = 5", "SL0117"),
@@ -331,6 +338,27 @@ def test_a_fix_repairs_the_text() -> None:
         assert fix is not None
         mended = text[: fix.span.start] + fix.replacement + text[fix.span.end :]
         assert parse(Source("test.shard", mended)) == parse(Source("test.shard", repaired))
+
+
+@pytest.mark.parametrize(
+    ("text", "helps"),
+    [
+        ("mesh pod = tр:2", "write `p`"),
+        ("mesh pod = tp：2", "write `:`"),
+        ("mesh pod = tp\u200b:2", "remove it"),
+        ("let größe = 4", None),
+        ("fn f(x: [b]{tp}) -> [b]", "write `+tp`"),
+        ("fn f(x: [b] +tp) -> [b]", "write `{+tp}`"),
+        ("fn f(x: [b:tp]) -> [b]", "write `/`"),
+        ("fn f(x: [b@tp]) -> [b]", "write `/`"),
+        ("mesh pod = dp:2 x tp:2", "write `*`"),
+        ("let d = 8 / 2", "write `//`"),
+    ],
+)
+def test_what_another_notation_or_alphabet_writes_is_told(text: str, helps: str | None) -> None:
+    with pytest.raises(ShardlangError) as caught:
+        parse(Source("test.shard", text))
+    assert caught.value.diagnostics[0].helps == (() if helps is None else (helps,))
 
 
 def test_no_fix_is_offered_where_several_words_are_near() -> None:
