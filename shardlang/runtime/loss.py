@@ -107,7 +107,9 @@ class _SplitCrossEntropy(torch.autograd.Function):
         mesh, placements, shape, stride, dtype = ctx.spec
         grad = grads[0]
         wanted = tuple(_without(p, ctx.dim, p.is_shard(ctx.dim)) for p in placements)
-        scale = torch.where(kept, grad.redistribute(placements=wanted).to_local(), 0.0).unsqueeze(ctx.dim)
+        # Half-precision logits were taken up to float32: so is their gradient, until it is done.
+        each = grad.redistribute(placements=wanted).to_local().to(probabilities.dtype)
+        scale = torch.where(kept, each, 0.0).unsqueeze(ctx.dim)
         inner = probabilities * scale
         if inner.shape[ctx.dim]:
             inner.scatter_add_(ctx.dim, index, torch.where(mine.unsqueeze(ctx.dim), -scale, 0.0))
