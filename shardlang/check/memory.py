@@ -19,13 +19,11 @@ from shardlang.mesh import Mesh
 
 OPTIMIZER_STATES = 2
 """AdamW keeps a mean and a variance of each element."""
-KEPT_AT_ONCE = 2
-"""Groups gathered at once where each is let go of: the one that runs and the one fetched before it is needed."""
 
 
 @frozen
 class Memory:
-    """Bytes on the worst rank. ``gathered`` are whole groups and gradients on their way through FSDP."""
+    """Bytes on the worst rank. ``gathered`` are whole groups and gradients on their way through FSDP, at most."""
 
     parameters: int
     gradients: int
@@ -33,6 +31,8 @@ class Memory:
     gathered: int
     ungrouped: int = 0
     """Of all these, the part of parameters that no ``fsdp`` line stores in parts."""
+    forward: int = 0
+    """What is gathered at most while the forward pass runs."""
 
     @property
     def total(self) -> int:
@@ -53,8 +53,8 @@ def predict(layouts: ModelLayouts) -> Memory:
         trained += size if states else 0
         if group is None:
             ungrouped += size * (1 + states)
-    gathered = _gathered([g for g in layouts.groups if _ways(g, layouts.mesh) > 1], layouts)
-    return Memory(stored, trained, OPTIMIZER_STATES * trained, gathered, ungrouped)
+    forward, backward = _gathered([g for g in layouts.groups if g.parameters], layouts)
+    return Memory(stored, trained, OPTIMIZER_STATES * trained, max(forward, backward), ungrouped, forward)
 
 
 def is_trained(parameter: ParameterLayout) -> bool:
@@ -94,11 +94,34 @@ def group_bytes(group: FsdpGroup, layouts: ModelLayouts, *, gradients: bool = Fa
     return total
 
 
-def _gathered(groups: Iterable[FsdpGroup], layouts: ModelLayouts) -> int:
-    """What FSDP holds beside what is stored: groups that stay whole, those gathered at once, one group's gradients."""
-    groups = list(groups)
-    whole = sum(group_bytes(g, layouts) for g in groups if g.line.reshard is False)
-    passing = sorted((group_bytes(g, layouts) for g in groups if g.line.reshard is not False), reverse=True)
-    ahead = max((g.line.prefetch for g in groups), default=0)
-    reduced = max((group_bytes(g, layouts, gradients=True) for g in groups), default=0)
-    return whole + sum(passing[: max(KEPT_AT_ONCE, 1 + ahead)]) + reduced
+def _gathered(groups: list[FsdpGroup], layouts: ModelLayouts) -> tuple[int, int]:
+    """What FSDP holds at most beside what is stored, in the forward and in the backward pass.
+
+    A group of several ranks is gathered into a buffer and copied out of it; one of a single rank is copied. In the
+    forward pass there are the groups that stay, one that does not, and the buffers of this one and of those fetched
+    ahead. In the backward pass there are, besides, the gradients of a group as computed and those of the group before as
+    they are reduced; one group is fetched ahead by default. Groups that stay go one by one as their gradients come.
+    """
+
+    def sizes(chosen: Iterable[FsdpGroup], gradients: bool = False) -> list[int]:
+        return sorted((group_bytes(g, layouts, gradients=gradients) for g in chosen), reverse=True)
+
+    shared = [g for g in groups if _ways(g, layouts.mesh) > 1]
+    kept = sum(sizes(g for g in groups if g.line.reshard is False))
+    passing = sizes(g for g in groups if g.line.reshard is not False)
+    ahead = max((g.line.prefetch for g in shared), default=0)
+    one = sum(passing[:1])
+    forward = kept + one + sum(sizes(shared)[: 1 + ahead])
+    computed = max((_computed_bytes(g, layouts) for g in groups), default=0)
+    reduced = sum(sizes(shared, gradients=True)[:1]) if len(groups) > 1 else 0
+    if not passing:
+        return forward, kept + max(computed, reduced)
+    fetched = sizes(g for g in shared if g.line.reshard is not False)[1 : 1 + max(1, ahead)]
+    return forward, kept + one + sum(fetched) + computed + (reduced if len(passing) > 1 else 0)
+
+
+def _computed_bytes(group: FsdpGroup, layouts: ModelLayouts) -> int:
+    """Bytes of a group's gradients before they are reduced: in the dtype that it computes in."""
+    line = group.line
+    trained = [p for p in map(layouts.parameters.__getitem__, group.parameters) if is_trained(p)]
+    return sum(p.layout.block_numel() * itemsize(line.param_dtype or p.dtype) for p in trained)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -82,6 +83,27 @@ def functions_in_place(*ours: Callable[..., Any]) -> Iterator[None]:
         for (home, name), function, own in zip(_homes(), ours, before, strict=True):
             if getattr(home, name) is function:
                 setattr(home, name, own)
+
+
+def memory_tracker() -> Any:
+    """Torch's ``MemTracker``, for models with frozen parameters too.
+
+    It puts a hook on the gradient of every parameter that a module has when it is called, which torch refuses on one
+    that has none; a parameter in ``_param_to_grad_hook_handles`` is passed over. Seen in torch 2.11 to 2.13.
+    """
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.utils.hooks import RemovableHandle
+
+    class Tracker(MemTracker):
+        def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> tuple[int, int]:
+            for parameter in module.parameters():
+                if not parameter.requires_grad:
+                    nothing = RemovableHandle(OrderedDict()), RemovableHandle(OrderedDict())
+                    self._param_to_grad_hook_handles.setdefault(parameter, nothing)
+            found: tuple[int, int] = super()._track_module_params_and_buffers(module, install_grad_hooks)
+            return found
+
+    return Tracker()
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

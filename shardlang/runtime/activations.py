@@ -85,9 +85,9 @@ def peak(fixed: Memory, kept: Kept) -> int:
     """Bytes at the peak of a step after the first.
 
     Parameters and optimizer states are always there. As the backward pass begins, all that the forward pass kept is
-    still alive, with what FSDP gathered and the first gradients of activations (two of the largest); as it ends, all
+    still alive, with what FSDP gathers and the first gradients of activations (two of the largest); as it ends, all
     gradients are. The peak is the greater of the two.
     """
-    begins = kept.bytes + kept.again + 2 * kept.largest + fixed.gathered // 2
+    begins = kept.bytes + kept.again + 2 * kept.largest + fixed.forward
     ends = fixed.gradients + fixed.gathered
     return fixed.parameters + fixed.optimizer + max(begins, ends)

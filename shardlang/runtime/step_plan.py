@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from attrs import evolve, frozen
 from torch import Tensor, nn
@@ -20,9 +21,10 @@ from torch.utils._pytree import tree_map_only
 from shardlang.check.memory import predict
 from shardlang.check.model import ModelLayouts
 from shardlang.diagnostics import ShardlangError, sl07_launch
+from shardlang.dtypes import DTYPES
 from shardlang.lower import torch_private
 from shardlang.lower.fsdp_cost import fsdp_traffic
-from shardlang.lower.model import LoweredModel, lower_model
+from shardlang.lower.model import Group, LoweredModel, lower_model
 from shardlang.lower.placements import device_mesh, ranks_of
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import FREE
@@ -104,6 +106,8 @@ def _go_through(
             module = build()
         place(lowered, module, mesh, _planned, forgetful)
         for group in lowered.groups:
+            _compute_as_grouped(group, module)
+        for group in lowered.groups:
             own = {*group.shard, *group.replicate}
             keep = [i for i, a in enumerate(lowered.mesh.axes) if a.name in own]
             for parameter in group.parameters:
@@ -114,6 +118,31 @@ def _go_through(
         with Recorder() as recorder, Observer(lowered.mesh, lowered.mesh.first_rank), kept.watching():
             training_step(module, placed, loss)
     return list(recorder.issued), kept
+
+
+def _compute_as_grouped(group: Group, module: nn.Module) -> None:
+    """What FSDP does to a group's dtypes: parameters and arguments come in the one, results in the other."""
+    part = module.get_submodule(group.module)
+    if group.param_dtype is not None:
+        take = _cast(group.param_dtype)
+        for parameter in group.parameters:
+            held = module.get_parameter(parameter.name)
+            placed = nn.Parameter(take(held.detach()), requires_grad=held.requires_grad)
+            for name in parameter.names:
+                owner, _, last = name.rpartition(".")
+                module.get_submodule(owner)._parameters[last] = placed
+        part.register_forward_pre_hook(
+            lambda _, args, kwargs: tree_map_only(Tensor, take, (args, kwargs)), prepend=True, with_kwargs=True
+        )
+    if group.output_dtype is not None:
+        give = _cast(group.output_dtype)
+        part.register_forward_hook(lambda _, __, output: tree_map_only(Tensor, give, output))
+
+
+def _cast(name: str) -> Callable[[Tensor], Tensor]:
+    """Floating values in a dtype, others as they are."""
+    dtype = getattr(torch, DTYPES[name].torch_name)
+    return lambda t: t.to(dtype) if t.is_floating_point() else t
 
 
 def _planned(plan: Plan, block: Tensor) -> Tensor:

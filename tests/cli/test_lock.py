@@ -90,7 +90,7 @@ def test_layers_that_change_alike_are_one_line(folder: Path) -> None:
     assert (
         "model `net`: `layers.*.up.weight` (3 parameters) gathers 1.5 KiB more (1.5 KiB -> 3 KiB) a step on ib" in lines
     )
-    assert "model `net`: memory for gathered: 3 KiB more (3 KiB -> 6 KiB)" in lines
+    assert "model `net`: memory for gathered: 4 KiB more (4 KiB -> 8 KiB)" in lines
 
 
 @pytest.mark.parametrize(
