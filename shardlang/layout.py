@@ -23,7 +23,7 @@ Runs = tuple[tuple[int, int], ...]
 """Half-open intervals ``[start, stop)`` of a dim's indices, ascending, none empty."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Cut:
     """A cut of the flattened local dim over an axis; ``uneven`` cuts in ``torch.chunk``'s way."""
 
@@ -31,7 +31,7 @@ class Cut:
     uneven: bool = False
 
 
-@frozen
+@frozen(cache_hash=True)
 class Factor:
     """A factor of a dim: its global size and the axes that cut it evenly, major to minor."""
 
@@ -39,7 +39,7 @@ class Factor:
     cuts: tuple[str, ...] = ()
 
 
-@frozen
+@frozen(cache_hash=True)
 class Dim:
     """A tensor dim: the product of its factors, major to minor, then flat cuts."""
 
@@ -58,7 +58,7 @@ class Dim:
             yield cut.axis
 
 
-@frozen
+@frozen(cache_hash=True)
 class Digit:
     """A digit of a dim's index: ``size`` values, fixed by ``coordinate(axis) // divisor % size``, or local."""
 
@@ -67,7 +67,7 @@ class Digit:
     divisor: int = 1
 
 
-@frozen
+@frozen(cache_hash=True)
 class CanonicalDim:
     """Digits major to minor (adjacent local ones merged), then the flat cuts that are no digits."""
 
@@ -77,7 +77,7 @@ class CanonicalDim:
     """(axis, size of the axis) of each remaining flat cut, cut in ``torch.chunk``'s way."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Pending:
     """A reduction that is still owed over an axis."""
 
@@ -85,7 +85,7 @@ class Pending:
     op: ReduceOp
 
 
-@frozen
+@frozen(cache_hash=True)
 class Layout:
     """Where a tensor of global shape ``shape`` lives on ``mesh``: its dims, and what is still pending."""
 

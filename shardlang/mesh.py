@@ -11,7 +11,7 @@ PICO = 10**12
 """Picoseconds in a second: modelled time is counted in whole picoseconds."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Link:
     """What carries the traffic of an axis.
 
@@ -27,7 +27,7 @@ DEFAULT_LINK = Link("default", 50 * 10**9, 10 * 10**6)
 """Stands for an axis that names no link: 50 GB/s, 10 us."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Axis:
     """A mesh axis. ``open`` marks one written ``?`` whose size the launch has not given yet (``size`` is then 1)."""
 
@@ -37,7 +37,7 @@ class Axis:
     open: bool = False
 
 
-@frozen
+@frozen(cache_hash=True)
 class Mesh:
     """Named axes, major to minor, over ``ranks`` (row-major; by default ``0 .. size-1``).
 
@@ -56,9 +56,6 @@ class Mesh:
         for name, parts in self.splits.items():
             if math.prod(p.size for p in parts) != self.top(name).size:
                 raise ValueError(f"the sub-axes of {name} do not multiply to its size")
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.axes, tuple(sorted(self.splits.items())), self.first_rank))
 
     @property
     def size(self) -> int:

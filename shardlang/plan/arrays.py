@@ -6,6 +6,7 @@ steps are worth an exact look, and rounding decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -40,6 +41,8 @@ class Steps:
     cut_after: Masks | int
     stays: Masks | int
     block: Floats | float
+    forced: Callable[[Masks, int, int], NDArray[np.bool_] | None] | None = None
+    """As ``cost.forced``, of some of the steps, for slower atoms and for those that cut; ``None`` if unknown."""
 
 
 @lru_cache(maxsize=64)
@@ -117,10 +120,14 @@ class Prices:
             demands = before[came] * before[free]
             forced = steps.taken & here_cut == 0
             if slower:
-                # Swaps into slower atoms may force those into these to be between equals: taken for granted here.
+                # Swaps into slower atoms may force those into these to be between equals.
                 doubtful = ~forced & (steps.taken & slower != 0) & (steps.taken & here_cut & ~gone == 0)
-                rough |= doubtful
-                forced = forced | doubtful
+                at = np.nonzero(doubtful)[0]
+                if len(at):
+                    known = steps.forced(at, slower, int(here_cut)) if steps.forced is not None else None
+                    if known is None:
+                        rough |= doubtful
+                    forced[at] = True if known is None else known
             at_home = before[came & ~here_cut] * before[free & ~here_cut]
             served = np.ceil((demands - forced * at_home) / before[whole] - SLACK)
             received = received + here

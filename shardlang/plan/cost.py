@@ -272,7 +272,7 @@ def _exchange(
         # The demands on the holders of one part in a neighbourhood, and how many holders share them.
         demands = product(came & ~slower) * product(free & ~slower)
         cut = cut_x & links
-        if not to_atoms & cut or _forced(swapped, slower, cut):
+        if not to_atoms & cut or forced(swapped, slower, cut):
             demands -= product(came & ~slower & ~cut) * product(free & ~slower & ~cut)
         holders = product(whole & ~slower)
         served = -(-demands // holders) if demands else 0
@@ -287,7 +287,7 @@ def _exchange(
     return costs.edge("exchange", received, sent, time)
 
 
-def _forced(swapped: list[tuple[int, int]], slower: int, cut: int) -> bool:
+def forced(swapped: list[tuple[int, int]], slower: int, cut: int) -> bool:
     """Do holders that serve ranks of their own neighbourhood have equal coordinates on all swaps into ``cut``?"""
     leader: dict[int, int] = {}
 

@@ -59,7 +59,7 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
     all_states = np.arange(len(field))
     while True:
         nodes.append(node)
-        near = all_states if best == np.inf else np.nonzero(ahead < best - node.about)[0]
+        near = all_states if best == np.inf else np.nonzero((ahead < best - node.about) & (reached > node.about))[0]
         row, doubt = field.prices_from(node.state, near)
         row += node.about
         row[near == at] = np.inf

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardlang.plan.arrays import SLACK, UNIT, Floats, Masks, Prices, Steps, products, rounds
-from shardlang.plan.cost import Costs
+from shardlang.plan.cost import Costs, forced
 from shardlang.plan.moves import bits
 from shardlang.plan.places import ASIDE, OWED, WHOLE, Places, rooms
 from shardlang.plan.problem import Slots, State
@@ -25,8 +25,19 @@ TABLED = 6
 class Field:
     """The states of one question that fit under its cap, bounds on the ways from them, and prices of steps to them."""
 
-    __slots__ = ("aside", "at", "beside", "block", "costs", "cut", "pending", "prices", "rooms",
-                 "where")  # fmt: skip
+    __slots__ = (
+        "aside",
+        "at",
+        "beside",
+        "block",
+        "costs",
+        "cut",
+        "pending",
+        "prices",
+        "rooms",
+        "swaps",
+        "where",
+    )  # fmt: skip
 
     def __init__(self, costs: Costs, places: Places) -> None:
         self.costs = costs
@@ -57,6 +68,7 @@ class Field:
         self.rooms = rooms(costs)
         self.prices = Prices(costs)
         self.beside: dict[tuple[int, int], Masks] = {}
+        self.swaps: dict[tuple[int, int], dict[tuple[int, ...], bool]] = {}
 
     def __len__(self) -> int:
         return len(self.cut)
@@ -173,6 +185,8 @@ class Field:
         came = there & ~same & ~theirs
         aside = sum(1 << a for v, at in enumerate(state[0]) if v not in self.at for a in at)
         swaps: list[Masks] = []
+        every = np.arange(len(near))
+        first = second = np.zeros(len(near), dtype=np.int64)
         if aside:
             aside_there = self.aside[near]
             out, into = aside & ~aside_there, aside_there & ~aside
@@ -185,13 +199,17 @@ class Field:
                 if len(uneven):
                     swaps.append(at[uneven])
                     pairs.append(_paired(out[swaps[1]], into[swaps[1]], costs.size, highest=True))
-                every = np.concatenate([np.arange(len(near)), *swaps])
+                every = np.concatenate([every, *swaps])
                 first, second = (np.concatenate([np.zeros_like(near), *(p[i] for p in pairs)]) for i in (0, 1))
                 left, came = left[every] & ~first, came[every] & ~second
                 mine, theirs, odd = mine[every] | first, theirs[every] | second, odd[every]
                 there, pending = there[every], pending[every]
         cut = costs.mask_of(state[0])
-        steps = Steps(left, came, mine, theirs, odd, cut, state[1], there, pending, costs.block(state))
+
+        def pairs_forced(at: Masks, slower: int, cut: int) -> NDArray[np.bool_] | None:
+            return self._forced(state[0], near[every[at]], first[at], second[at], slower, cut)
+
+        steps = Steps(left, came, mine, theirs, odd, cut, state[1], there, pending, costs.block(state), pairs_forced)
         prices, rough = self.prices(steps)
         start = len(near)
         found, doubt = prices[:start], rough[:start]
@@ -200,6 +218,30 @@ class Field:
             doubt[at] |= rough[start : start + len(at)]
             start += len(at)
         return found, doubt
+
+    def _forced(
+        self, slots: Slots, after: Masks, first: Masks, second: Masks, slower: int, cut: int
+    ) -> NDArray[np.bool_] | None:
+        """As ``cost.forced``, for steps to some states (by index) that pair two masks of atoms aside."""
+        n = len(self.costs.size)
+        if n * n > 62:
+            return None
+        keys = np.zeros(len(after), dtype=np.int64)
+        for v, at in enumerate(slots):
+            if at and v in self.at:
+                keys |= (self._beside(v, at[0])[after] >> 3 * n & (1 << n) - 1) << n * at[0]
+        known = self.swaps.setdefault((slower, cut), {})
+        found = []
+        for key in zip(keys.tolist(), first.tolist(), second.tolist(), strict=True):
+            answer = known.get(key)
+            if answer is None:
+                swapped = [(a, q) for a in range(n) for q in bits(key[0] >> n * a & (1 << n) - 1)]
+                for size in set(self.costs.size):
+                    out, into = ([a for a in bits(m) if self.costs.size[a] == size] for m in key[1:])
+                    swapped += zip(out, into, strict=True)
+                answer = known[key] = forced(swapped, slower, cut)
+            found.append(answer)
+        return np.array(found, dtype=np.bool_)
 
     def prices_to(self, state: State) -> Floats:
         """What one step from each of all states to one with nothing aside costs; infinite where that is in doubt."""

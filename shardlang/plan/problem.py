@@ -27,7 +27,7 @@ SHIFT = 40
 """Costs are in units of 2^-40 picoseconds, so that sums of rounded logarithms and rates stay exact."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Atom:
     """A digit of a rank's number: ``rank // stride % size``, ``size`` prime."""
 
@@ -36,7 +36,7 @@ class Atom:
     link: Link
 
 
-@frozen
+@frozen(cache_hash=True)
 class Question:
     """What the search reads, hashable: equal questions have equal answers, whatever the names."""
 

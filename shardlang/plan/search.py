@@ -10,7 +10,7 @@ from attrs import evolve
 from shardlang.diagnostics import ShardlangError, sl04_plans
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
-from shardlang.plan.astar import Answer, at_once, solve
+from shardlang.plan.astar import FEW_AXES, Answer, at_once, solve
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs
 from shardlang.plan.direct import plan_directly
@@ -25,9 +25,9 @@ from shardlang.plan.steps import Objective
 
 PRIME, MOST_ATOMS = 5, 10
 """Up to so many prime atoms the search is on them as well; of more than so many not all states are looked at."""
-STATES = (1500, 1500, 1500, 1500, 6000)
+STATES = (2600, 2600, 2600, 2600, 8000)
 """By the mesh's axes of more than one rank: up to how many states are looked at all."""
-TURNS = (30, 30, 30, 30, 400, 160)
+TURNS = (30, 30, 30, 30, 400, 140)
 """By the mesh's axes of more than one rank: how many states the search takes up before it gives up, if they are few."""
 
 
@@ -100,11 +100,12 @@ def _everywhere(asked: Problem) -> tuple[Problem, Answer]:
         return room, search_everywhere(costs, field, _turns(question, len(field)))
     other = solve(question)
     allowed = places(costs, foreign=False)
-    if count(allowed) <= most:
+    if question.axes > FEW_AXES and count(allowed) <= most:
         field = Field(costs, allowed)
-        found = search_everywhere(costs, field, _turns(question, len(field)))
-        if found.cost < other.cost:
-            return room, evolve(found, bound=other.bound, complete=False)
+        found = search_everywhere(costs, field, _turns(question, len(field)), ceiling=costs.primary(other.cost))
+        if found.path:
+            # Among so few places nothing is proved.
+            return room, evolve(found, bound=min(other.bound, costs.primary(found.cost)), complete=False)
     return asked, other
 
 
