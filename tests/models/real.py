@@ -17,6 +17,7 @@ from shardlang.runtime.global_view import global_view
 from shardlang.runtime.loss import global_mean, whole_value
 from tests.models.law import Outcome, train_beside
 
+NAMES = ("llama", "qwen3", "gpt2", "bert", "vit", "encoder", "t5", "mixtral")
 STEPS = 10
 
 

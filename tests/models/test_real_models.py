@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.law import Outcome
-from tests.models.real import beside_tp_plan, train_real
+from tests.models.real import NAMES, beside_tp_plan, train_real
 from tests.world import World
 
 MESHES = ("dp:2 * tp:2", "dp:1 * tp:4")
@@ -37,7 +37,7 @@ def test_llama_trains_as_on_one_device(world: World) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "bert", "vit", "encoder", "t5", "mixtral"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_trains_as_on_one_device(world: World, name: str, mesh: str) -> None:
     found = trained(world, name, mesh)
     assert holds(found)
