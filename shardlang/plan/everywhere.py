@@ -19,6 +19,9 @@ from shardlang.plan.field import Field
 from shardlang.plan.moves import is_goal
 from shardlang.plan.problem import State
 
+GOALS = 3
+"""To so many states that a mask makes the target the last step is known from everywhere, those nearest first."""
+
 
 @frozen
 class _Node:
@@ -44,9 +47,11 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
         return Answer((), 0, 0, True)
     floor = costs.primary(costs.weigh(*bound(costs, start, question.target)))
     ahead = field.bounds()
-    last = (question.target[0], start[1] & question.kept)
-    home = field.prices_to(last)
-    at, end = field.find(start), field.find(last)
+    goals = field.goals()
+    most_goals = GOALS if question.target[1] & ~question.kept else 1
+    home = np.full(len(field), np.inf)
+    nearest = np.zeros(len(field), dtype=np.int64)
+    at = field.find(start)
     reached: Floats = np.full(len(field), np.inf)
     reached[at] = 0.0
     promise: Floats = np.full(len(field), np.inf)
@@ -68,9 +73,18 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
         for i in np.nonzero(doubt & better)[0].tolist():
             row[i] = _exactly(costs, field, node, int(near[i]))
             better[i] = row[i] < so_far[i] and row[i] + beyond[i] < best
+        if len(nodes) == 1:
+            there = near[goals[near]]
+            for goal in there[np.argsort(row[goals[near]], kind="stable")[:most_goals]].tolist():
+                price = field.prices_to(field.state(goal))
+                nearest = np.where(price < home, goal, nearest)
+                home = np.minimum(price, home)
+            home[goals] = 0.0
         onward = row + home[near]
-        if len(near) and (via := int(onward.argmin()), onward[via] < best)[1]:
-            best, through = float(onward[via]), (len(nodes) - 1, int(near[via]))
+        if len(near):
+            via = int(onward.argmin())
+            if onward[via] < best:
+                best, through = float(onward[via]), (len(nodes) - 1, int(near[via]))
         found = near[better]
         promise[found] = row[better] + beyond[better]
         reached[found] = row[better]
@@ -86,7 +100,8 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
                 shown = ceiling if shortest is None else min(shortest, ceiling)
                 return Answer((), ceiling, shown, shown == ceiling, len(nodes))
             node = _arrived(costs, field, nodes[through[0]], through[1], best)
-            node = node if is_goal(costs, node.state) else _arrived(costs, field, node, end, best)
+            if not is_goal(costs, node.state):
+                node = _arrived(costs, field, node, int(nearest[through[1]]), best)
             return _answer(costs, node, len(nodes), shortest)
         # What differs in atoms that are all one to the target has the same way to go.
         alike = np.nonzero((kinds == kinds[at]) & (reached >= reached[at]))[0]

@@ -41,30 +41,13 @@ class Field:
 
     def __init__(self, costs: Costs, places: Places) -> None:
         self.costs = costs
-        where = np.zeros((len(places), 1), dtype=np.int8)
-        at: dict[int, Masks] = {}
-        taken = np.zeros(1, dtype=np.int64)
-        for a, open_to in enumerate(places):
-            rows, columns = [], []
-            for v in open_to:
-                left = np.nonzero(taken >> v & 1 == 0)[0] if v >= 0 else np.arange(len(taken))
-                rows.append(left)
-                columns.append(np.full(len(left), v, dtype=np.int8))
-            index, column = np.concatenate(rows), np.concatenate(columns)
-            where, taken = where[:, index], taken[index]
-            where[a] = column
-            taken = taken | np.where(column >= 0, np.int64(1) << np.maximum(column, 0).astype(np.int64), 0)
-        one = np.int64(1) << np.arange(len(places), dtype=np.int64)[:, None]
-        cut = (one * ((where >= 0) | (where == ASIDE))).sum(axis=0)
+        where, cut, pending, aside, at = _grid(places)
         block = costs.numel * costs.element / products(costs.size)[cut]
         if costs.limit is not None and block.max() > costs.limit:
             fits = block <= costs.limit
-            where, cut, block = where[:, fits], cut[fits], block[fits]
-        for v in sorted({v for open_to in places for v in open_to if v >= 0}):
-            at[v] = (one * (where == v)).sum(axis=0)
-        self.where, self.cut, self.block, self.at = where, cut, block, at
-        self.pending: Masks = (one * (where == OWED)).sum(axis=0)
-        self.aside: Masks = (one * (where == ASIDE)).sum(axis=0)
+            where, cut, pending, aside, block = where[:, fits], cut[fits], pending[fits], aside[fits], block[fits]
+            at = {v: atoms[fits] for v, atoms in at.items()}
+        self.where, self.cut, self.pending, self.aside, self.block, self.at = where, cut, pending, aside, block, at
         self.rooms = rooms(costs)
         self.prices = Prices(costs)
         self.beside: dict[tuple[int, int], Masks] = {}
@@ -104,6 +87,10 @@ class Field:
         for places in where:
             number = number * (len(costs.extents) + 3) + places + 3
         return number
+
+    def state(self, i: int) -> State:
+        """State ``i`` as a step from nowhere leads there."""
+        return next(self.reached((((),) * len(self.costs.extents), 0), i))
 
     def reached(self, before: State, i: int) -> Iterator[State]:
         """State ``i`` as a step from another leads there: what comes aside takes fresh slots, then vacated ones."""
@@ -244,13 +231,26 @@ class Field:
         return np.array(found, dtype=np.bool_)
 
     def prices_to(self, state: State) -> Floats:
-        """What one step from each of all states to one with nothing aside costs; infinite where that is in doubt."""
+        """What one step from each of all states to this one costs, where what comes aside takes fresh slots; infinite
+        where that is in doubt."""
         same, came, mine, theirs, odd = self._compared(state[0], None)
-        left = self.cut & ~same & ~theirs
+        aside = sum(1 << a for v, at in enumerate(state[0]) if v not in self.at for a in at)
+        left = self.cut & ~same & ~theirs & ~(self.aside & aside)
+        came = came | aside & ~self.aside
         cut = self.costs.mask_of(state[0])
         steps = Steps(left, came, theirs, mine, odd, self.cut, self.pending, cut, state[1], self.block)
         found, rough = self.prices(steps)
         return np.where(rough, np.inf, found)
+
+    def goals(self) -> NDArray[np.bool_]:
+        """As ``moves.is_goal``: from which states does a slice or a mask lead to the target?"""
+        question = self.costs.question
+        slots, due = question.target
+        same, *_, odd = self._compared(slots, None)
+        wanted = self.costs.mask_of(slots) & ~same
+        found: NDArray[np.bool_] = (self.pending & ~question.kept == 0) & (odd == 0)
+        found &= (self.cut & ~same & ~due == 0) & (wanted & self.cut == 0)
+        return found
 
     def bounds(self) -> Floats:
         """What the way from each state to the target costs at least: as ``bounds.bound``, or less."""
@@ -307,6 +307,32 @@ class Field:
         found = (crossed if costs.by_bytes else time) * (1 - SLACK)
         # The exact bound is rounded down to whole bytes.
         return np.maximum(found - (1 if costs.by_bytes else sum(costs.rate)), 0.0)
+
+
+@lru_cache(maxsize=256)
+def _grid(places: Places) -> tuple[NDArray[np.int8], Masks, Masks, Masks, dict[int, Masks]]:
+    """All ways for atoms to be in their places: where each is, masks of those that cut, owe and stand aside, and the
+    atom in each slot of the target."""
+    where = np.zeros((len(places), 1), dtype=np.int8)
+    at: dict[int, Masks] = {}
+    taken = np.zeros(1, dtype=np.int64)
+    for a, open_to in enumerate(places):
+        rows, columns = [], []
+        for v in open_to:
+            left = np.nonzero(taken >> v & 1 == 0)[0] if v >= 0 else np.arange(len(taken))
+            rows.append(left)
+            columns.append(np.full(len(left), v, dtype=np.int8))
+        index, column = np.concatenate(rows), np.concatenate(columns)
+        where, taken = where[:, index], taken[index]
+        where[a] = column
+        taken = taken | np.where(column >= 0, np.int64(1) << np.maximum(column, 0).astype(np.int64), 0)
+    one = np.int64(1) << np.arange(len(places), dtype=np.int64)[:, None]
+    cut = (one * ((where >= 0) | (where == ASIDE))).sum(axis=0)
+    pending: Masks = (one * (where == OWED)).sum(axis=0)
+    aside: Masks = (one * (where == ASIDE)).sum(axis=0)
+    for v in sorted({v for open_to in places for v in open_to if v >= 0}):
+        at[v] = (one * (where == v)).sum(axis=0)
+    return where, cut, pending, aside, at
 
 
 def _paired(out: Masks, into: Masks, sizes: tuple[int, ...], *, highest: bool) -> tuple[Masks, Masks]:
