@@ -9,8 +9,11 @@ from shardlang.syntax import tree
 
 
 def resolve_rule(rule: tree.Rule, errors: list[Diagnostic]) -> OperatorRule:
-    """The rule with its factors as words. Reports SL0219 and SL0220 for a result's factor that has no origin."""
+    """The rule with its factors as words. Reports SL0219 and SL0220 for a result's factor that has no origin, and
+    SL0228 for ``...`` where it stands for no dims of their own."""
     operator = rule.operator.text
+    for pattern in (*rule.inputs, *rule.outputs):
+        errors += _misplaced_rests(pattern, operator)
     known: dict[str, tree.RuleFactor] = {}
     for pattern in rule.inputs:
         for factor in _factors(pattern):
@@ -24,6 +27,19 @@ def resolve_rule(rule: tree.Rule, errors: list[Diagnostic]) -> OperatorRule:
                 first: Span = known[factor.name].span
                 errors.append(sl02_names.contracted_factor_kept(factor.span, factor.name, operator, first))
     return OperatorRule(operator, tuple(map(_dims, rule.inputs)), tuple(map(_dims, rule.outputs)), rule.span)
+
+
+def _misplaced_rests(pattern: tree.RulePattern, operator: str) -> list[Diagnostic]:
+    """SL0228 for each ``...`` after the first of a pattern, or among the factors of one dim."""
+    faults: list[Diagnostic] = []
+    first: Span | None = None
+    for dim in pattern.dims:
+        for factor in dim.factors if isinstance(dim, tree.RuleGroup) else (dim,):
+            if factor.name == "..." and (first is not None or isinstance(dim, tree.RuleGroup)):
+                faults.append(sl02_names.misplaced_rest_of_rule(factor.span, operator, first))
+            elif factor.name == "...":
+                first = factor.span
+    return faults
 
 
 def _factors(pattern: tree.RulePattern) -> list[tree.RuleFactor]:

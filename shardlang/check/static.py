@@ -33,8 +33,8 @@ def static_faults(spec: TensorSpec, mesh: Mesh, name: str, sizes: dict[str, int]
 
 
 def choice_faults(spec: TensorSpec, name: str, *, argument: bool = False) -> list[Diagnostic]:
-    """SL0322 for every ``/?`` of a spec, and of its gradient's, that no planner sees before its tensor is placed. For an
-    ``argument`` of a function, or a side of a transition, one does: there only the gradient's are faults."""
+    """SL0322 for every ``/?`` of a spec, and of its gradient's, that no planner sees before its tensor is placed. For
+    an ``argument`` of a function, or a side of a transition, one does: there only the gradient's are faults."""
     dims = () if argument else spec.dims or ()
     faults = [sl03_layouts.nothing_chooses(d.span or spec.span, name) for d in dims if d.choose]
     if spec.grad is not None and spec.grad.dims is not spec.dims:

@@ -249,6 +249,18 @@ def contracted_factor_kept(span: Span, factor: str, operator: str, first: Span) 
     )
 
 
+@message("SL0228", "`...` out of place in an operator's rule")
+def misplaced_rest_of_rule(span: Span, operator: str, first: Span | None) -> Diagnostic:
+    where = "stands twice in one tensor" if first is not None else "is a factor of a dim"
+    return Diagnostic(
+        f"`...` {where} in the rule of `{operator}`",
+        span,
+        label="out of place",
+        labels=(Label(first, "first used here"),) if first is not None else (),
+        notes=("`...` stands for any number of dims of their own, the same in every tensor",),
+    )
+
+
 @message("SL0221", "a file that cannot be read")
 def unreadable_file(path: str, reason: str, near: Sequence[str]) -> Diagnostic:
     return Diagnostic(f"cannot read `{path}`: {reason}", helps=did_you_mean(path, near))
@@ -296,7 +308,7 @@ def no_product(file: str, stage: str, stages: Sequence[str]) -> Diagnostic:
 
 
 @message("SL0227", "a layout that a file of plain torch cannot say")
-def not_in_plain_torch(span: Span, tensor: str, layout: str) -> Diagnostic:
+def not_in_plain_torch(span: Span | None, tensor: str, layout: str) -> Diagnostic:
     return Diagnostic(
         f"`{tensor or 'the result'}` is laid out {layout}, which DTensor has no placements for",
         span,

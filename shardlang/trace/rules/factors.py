@@ -51,6 +51,8 @@ def instance(declared: OperatorRule, call: Call, linear: tuple[frozenset[int], .
         for dim in pattern:
             if dim[0].startswith("..."):
                 dims += [(name,) for name in rest]
+                contract.update(rest if dim[0].endswith("+") else ())
+                whole.update(rest if dim[0].endswith("!") else ())
                 continue
             names = []
             for factor in dim:
