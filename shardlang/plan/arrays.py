@@ -191,7 +191,7 @@ def _group_prices(
 
 
 def rounds(hears: Floats, members: float) -> Floats:
-    """As ``bounds._steps``: the least sum of log2 of groups, in units of one, for many islands at once."""
+    """As ``bounds.rounds``: the least sum of log2 of groups, in units of one, for many islands at once."""
     least = logs(1 + np.ceil((hears - 1) / members - SLACK)) / UNIT
     if members > 1:
         turns, reach = 1, 1 + members

@@ -79,7 +79,7 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
         if latency is not None:
             time += (latency - lowest) * known
         latency = lowest
-        known = max(known, _steps(hears, members))
+        known = max(known, rounds(hears, members))
     return time + (latency or 0) * known, crossed
 
 
@@ -99,7 +99,7 @@ def _astray(x: State, target: State) -> int:
     return found
 
 
-def _steps(hears: int, members: int) -> int:
+def rounds(hears: int, members: int) -> int:
     """The least sum of log2 of groups with which ``members`` ranks together hear of ``hears`` islands."""
     if hears <= 1:
         return 0

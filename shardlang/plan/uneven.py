@@ -111,6 +111,19 @@ def _bounded(source: Layout, target: Layout, itemsize: int, links: dict[Link, tu
     return bytes_received, bytes_sent, latency * log2(1 + pieces) + max(bytes_received, bytes_sent) * rate
 
 
+def lacking(source: Layout, target: Layout) -> int:
+    """Elements that some rank (of the first ``LOOPED``) needs and does not hold."""
+    worst = 0
+    for rank in islice(target.mesh.ranks, LOOPED):
+        wanted = target.runs(rank)
+        need, own = math.prod(sum(b - a for a, b in runs) for runs in wanted), 0
+        if rank in source.mesh.ranks:
+            common = [intersect_runs(h, w) for h, w in zip(source.runs(rank), wanted, strict=True)]
+            own = math.prod(sum(b - a for a, b in runs) for runs in common)
+        worst = max(worst, need - own)
+    return worst
+
+
 def _copies(layout: Layout) -> int:
     """How many ranks hold each part, at least."""
     used = {leaf for n in [*layout.cut_axes(), *(p.axis for p in layout.owed())] for leaf in layout.mesh.expand(n)}
