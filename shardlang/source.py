@@ -13,7 +13,8 @@ class Source:
 
     ``name`` is what a diagnostic shows (a path, ``<stdin>``, ``<argument>``). ``first_line`` and ``first_column``
     (1-based) say where the text starts inside that file, so that a decorator's string literal can point into the
-    Python file that holds it; ``context`` is then the text of that whole file, for showing its lines.
+    Python file that holds it; ``context`` is then the text of that whole file, for showing its lines. ``pieces`` says
+    it of a text that stands there in several literals: the offset at which each begins, its line and its column.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Source:
     first_line: int = 1
     first_column: int = 1
     context: str | None = field(default=None, repr=False)
+    pieces: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
     _starts: tuple[int, ...] = field(init=False, repr=False, eq=False)
 
     @_starts.default
@@ -31,6 +33,11 @@ class Source:
 
     def position(self, offset: int) -> tuple[int, int]:
         """The 1-based (line, column) in the named file of a character offset of ``text``."""
+        if self.pieces:
+            start, line, column = self.pieces[bisect_right(self.pieces, offset, key=lambda piece: piece[0]) - 1]
+            newline = self.text.rfind("\n", start, offset)
+            below = self.text.count("\n", start, offset)
+            return (line + below, offset - newline) if below else (line, column + offset - start)
         row = bisect_right(self._starts, offset) - 1
         column = offset - self._starts[row]
         if row == 0:
@@ -71,6 +78,10 @@ class Span:
     @property
     def finish(self) -> tuple[int, int]:
         """1-based (line, column) just past the last character."""
+        if self.source.pieces and self.end > self.start and self.source.text[self.end - 1] != "\n":
+            # What ends with one literal does not end where the next begins.
+            line, column = self.source.position(self.end - 1)
+            return line, column + 1
         return self.source.position(self.end)
 
     def join(self, other: Span) -> Span:

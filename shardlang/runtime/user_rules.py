@@ -52,8 +52,12 @@ def rule(text: str, *, linear: Sequence[Sequence[int]] | None = None) -> None:
 
 
 def _read(text: str) -> OperatorRule:
-    at = source_of_literal(text)
-    source = Source(at.name, f"rule {text}", at.first_line, at.first_column - len("rule "), at.context)
+    at, keyword = source_of_literal(text), "rule "
+    shift = len(keyword)
+    pieces = tuple((o + shift, line, column) for o, line, column in at.pieces[1:])
+    if pieces:
+        pieces = ((0, at.first_line, at.first_column - shift), *pieces)
+    source = Source(at.name, keyword + text, at.first_line, at.first_column - shift, at.context, pieces)
     return read(source)[0]
 
 

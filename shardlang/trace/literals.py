@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import linecache
 import sys
+import tokenize
 from types import FrameType
 
 from shardlang.source import Source
@@ -28,21 +30,38 @@ def placed(text: str, file: str, line: int) -> Source:
         tree = ast.parse(whole)
     except (SyntaxError, ValueError):
         return Source("<signature>", text)
-    best: tuple[int, int, int] | None = None
+    best: tuple[int, tuple[tuple[int, int, int], ...]] | None = None
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or node.value != text:
             continue
         segment = ast.get_source_segment(whole, node) or ""
-        at = segment.find(text)
-        if at < 0:
-            continue
-        before = segment[:at]
-        row = node.lineno + before.count("\n")
         start = len(lines[node.lineno - 1].encode()[: node.col_offset].decode())
-        column = len(before) - before.rfind("\n") if "\n" in before else start + at + 1
+        pieces = _pieces(segment, text, node.lineno, start)
         distance = abs(node.lineno - line)
-        if best is None or distance < best[0]:
-            best = (distance, row, column)
+        if pieces and (best is None or distance < best[0]):
+            best = (distance, pieces)
     if best is None:
         return Source("<signature>", text)
-    return Source(file, text, first_line=best[1], first_column=best[2], context=whole)
+    (_, row, column), *more = best[1]
+    return Source(file, text, first_line=row, first_column=column, context=whole, pieces=best[1] if more else ())
+
+
+def _pieces(segment: str, text: str, line: int, start: int) -> tuple[tuple[int, int, int], ...]:
+    """Where the literals of a string begin in its text and in the file: offset, line and column (from 1). Nothing where
+    some character of the text is written in another way, such as an escape. ``segment`` begins at ``line``, behind
+    ``start`` characters.
+    """
+    found: list[tuple[int, int, int]] = []
+    said = ""
+    # In brackets, so that line ends and indents between the literals mean nothing.
+    for token in tokenize.generate_tokens(io.StringIO(f"({segment}\n)").readline):
+        if token.type != tokenize.STRING:
+            continue
+        value = ast.literal_eval(token.string)
+        at = token.string.find(value)
+        if at < 0:
+            return ()
+        row, column = token.start
+        found.append((len(said), line + row - 1, column + at + (start if row == 1 else 1)))
+        said += value
+    return tuple(found) if said == text else ()
