@@ -269,8 +269,8 @@ class Compilation:
         return tuple(found)
 
     def python_source(self, name: str) -> str:
-        """The model as a Python file that needs torch alone. Raises SL0227 and SL0634 for what torch cannot say, and
-        SL0316 for an open axis."""
+        """The model as a Python file that needs torch alone. Raises SL0227 for what torch cannot say, SL0664 for
+        what torch alone does not have, and SL0316 for an open axis."""
         from shardlang.lower.model import lower_model
         from shardlang.runtime.plain_source import plain_source
 

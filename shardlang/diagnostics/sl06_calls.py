@@ -175,3 +175,11 @@ def not_float8(span: Span | None, module: str, reason: str) -> Diagnostic:
         notes=("gathered as float8 are weights of `nn.Linear` layers that no other axis cuts and nothing is tied to",),
         helps=("remove `all_gather float8`, or say it for modules with such layers",),
     )
+
+
+@message("SL0664", "what torch alone does not have")
+def not_of_torch_alone(model: str, what: str, package: str) -> Diagnostic:
+    return Diagnostic(
+        f"model `{model}` has {what}, for which a file of torch alone would need {package}",
+        helps=("leave it out of this file", "or place the model with `program.apply`"),
+    )

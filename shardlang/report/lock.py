@@ -120,11 +120,12 @@ def _model(layouts: ModelLayouts, steps: Iterable[tuple[str, tuple[str, ...], in
         memory,
         {(kind, "/".join(axes)): (count, size) for kind, axes, count, size in steps},
         calls,
-        {p.name: _parameter(p, groups.get(p.name), layouts.mesh) for p in layouts.unique_parameters()},
+        {p.name: _parameter(p, groups.get(p.name), layouts) for p in layouts.unique_parameters()},
     )
 
 
-def _parameter(parameter: ParameterLayout, group: FsdpGroup | None, mesh: Mesh) -> ParameterLock:
+def _parameter(parameter: ParameterLayout, group: FsdpGroup | None, layouts: ModelLayouts) -> ParameterLock:
+    mesh = layouts.mesh
     stored = stored_bytes(parameter, group, mesh)
     gathers, links = 0, "-"
     if group is not None and parameter.shape:
@@ -132,6 +133,8 @@ def _parameter(parameter: ParameterLayout, group: FsdpGroup | None, mesh: Mesh) 
         ranks = math.prod(mesh.axis(a).size for a in over)
         floating = parameter.dtype in DTYPES and DTYPES[parameter.dtype].kind == "float"
         sent = itemsize(group.line.param_dtype or parameter.dtype) if floating else itemsize(parameter.dtype)
+        if group.line.float8 and parameter.name in layouts.linear:
+            sent = 1
         times = 2 if group.line.reshard is True or group.line.reshard == ranks else 1
         gathers = stored // itemsize(parameter.dtype) * sent * (ranks - 1) * times
         named = [mesh.axis(a).link for a in over if mesh.axis(a).size > 1]

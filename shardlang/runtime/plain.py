@@ -1,6 +1,6 @@
 """What a file written by ``shardlang compile --emit python`` does: the same as ``apply``, in torch's words alone.
 
-The text of this module stands in every such file, behind tables that say what a ``.shard`` file declares, with the two
+The text of this module stands in every such file, behind tables that say what a ``.shard`` file declares, with the
 functions that it imports from us written out. It takes torch's own steps: DTensor's redistributions at the boundaries
 of calls, one ``fully_shard`` a group.
 """
@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
-    DataParallelMeshDims,
     FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
@@ -35,6 +35,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from shardlang.lower.attention import register
+from shardlang.lower.torch_private import reshard_to_part
 from shardlang.runtime.gradients import clip_grad_norm_
 
 Split = Mapping[str, Placement]
@@ -46,6 +47,8 @@ PARAMETERS: dict[str, Split] = {}
 FROZEN: Sequence[str] = ()
 CALLS: dict[str, tuple[dict[str, Split], list[tuple[str, Split | None]]]] = {}
 CHECKPOINT: Sequence[str] = ()
+COMPILE: Sequence[tuple[str, str]] = ()
+ALONE: Sequence[str] = ()
 GROUPS: list[tuple[str, dict[str, Any]]] = []
 
 UNSAID: dict[str, Any] = {
@@ -79,6 +82,9 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
             if matches(path, name):
                 declare_call(module, mesh, inputs, outputs)
     for name, module in list(model.named_modules()):
+        for path, backend in COMPILE:
+            if matches(path, name):
+                module.forward = torch.compile(module.forward, backend=backend, dynamic=False)
         if any(matches(path, name) for path in CHECKPOINT):
             recompute(module)
     make_groups(model, mesh)
@@ -181,25 +187,35 @@ def recompute(module: nn.Module) -> None:
 
 
 def make_groups(model: nn.Module, mesh: DeviceMesh) -> None:
-    """``fully_shard``, bottom up. Gradients are summed and never divided: they are those of the global loss."""
+    """``fully_shard``, bottom up. Gradients are summed and never divided: they are those of the global loss.
+
+    Parameters of ``ALONE`` have no parts and stay out.
+    """
+    mesh_dims = getattr(torch.distributed.fsdp, "DataParallelMeshDims", None)
+    if GROUPS and mesh_dims is None:
+        raise RuntimeError(f"FSDP on a mesh of other axes too needs a newer torch than {torch.__version__}")
     grouped: dict[str, dict[str, Any]] = {}
     for path, options in GROUPS:
         grouped |= {name: {**UNSAID, **options} for name, _ in model.named_modules() if matches(path, name)}
     order = sorted(grouped, key=lambda name: -(name.count(".") + 1 if name else 0))
-    scalars = {p for p in model.parameters() if p.dim() == 0}
+    left_out = {p for n, p in model.named_parameters() if n in ALONE or numberless(n) in ALONE}
     for name in order:
         options, part = grouped[name], model.get_submodule(name)
         dims = {part.get_parameter(p): dim for p, dim in options["dims"].items()}
         fully_shard(
             part,
             mesh=mesh,
-            dp_mesh_dims=DataParallelMeshDims(shard=options["shard"], replicate=options["replicate"]),
-            reshard_after_forward=options["reshard"],
+            dp_mesh_dims=mesh_dims and mesh_dims(shard=options["shard"], replicate=options["replicate"]),
+            reshard_after_forward=options["reshard"] is not False,
             shard_placement_fn=(lambda p, dims=dims: Shard(dims.get(p, 0))) if dims else None,
             mp_policy=MixedPrecisionPolicy(options["param"], options["reduce"], options["output"]),
-            offload_policy=CPUOffloadPolicy() if options["offload"] else OffloadPolicy(),
-            ignored_params={p for p in part.parameters() if p in scalars} or None,
+            offload_policy=(
+                CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if options["offload"] else OffloadPolicy()
+            ),
+            ignored_params={p for p in part.parameters() if p in left_out} or None,
         )
+        if not isinstance(options["reshard"], bool):
+            reshard_to_part(part, part_mesh(mesh, options["shard"], options["reshard"]))
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -208,8 +224,16 @@ def make_groups(model: nn.Module, mesh: DeviceMesh) -> None:
     for name, parameter in model.named_parameters():
         owner = name.rpartition(".")[0]
         alone = not any(g == "" or owner == g or owner.startswith(g + ".") for g in grouped)
-        if parameter.requires_grad and (alone or parameter in scalars):
+        if parameter.requires_grad and (alone or parameter in left_out):
             parameter.register_post_accumulate_grad_hook(settle_gradient)
+
+
+def part_mesh(mesh: DeviceMesh, shard: Sequence[str], ranks: int) -> DeviceMesh:
+    """The mesh's ranks as rows of ``ranks`` neighbours on the axes that store parts."""
+    names = mesh.mesh_dim_names or ()
+    last = [i for i, n in enumerate(names) if n in shard]
+    order = [i for i in range(mesh.ndim) if i not in last] + last
+    return DeviceMesh(mesh.device_type, mesh.mesh.permute(order).reshape(-1, ranks))
 
 
 def settle_gradient(parameter: Tensor) -> None:

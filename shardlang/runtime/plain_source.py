@@ -15,10 +15,10 @@ import shardlang
 from shardlang.check.bind import Operand, layout_of
 from shardlang.check.program import Arg, TensorSpec
 from shardlang.check.sizes import evaluate, free_names
-from shardlang.diagnostics import ShardlangError, sl02_names
+from shardlang.diagnostics import ShardlangError, sl02_names, sl06_calls
 from shardlang.dtypes import DTYPES
-from shardlang.lower import attention
-from shardlang.lower.model import Group, LoweredModel, layout_on_leaves
+from shardlang.lower import attention, torch_private
+from shardlang.lower.model import Group, LoweredModel, keeps_part, layout_on_leaves
 from shardlang.lower.placements import placements_of
 from shardlang.mesh import Mesh
 from shardlang.runtime import gradients, plain
@@ -31,11 +31,13 @@ def plain_source(lowered: LoweredModel, modules: Iterable[str], reference: str, 
     """The text of the file. ``modules`` are all of the model's, ``reference`` is the function that builds it, ``file``
     where the declaration is.
 
-    Raises ShardlangError (SL0227) for a layout of a call that torch has no placements for.
+    Raises ShardlangError: SL0227 for a layout that torch has no placements for, SL0664 for what needs more than torch.
     """
+    if any(g.float8 for g in lowered.groups):
+        raise ShardlangError(sl06_calls.not_of_torch_alone(lowered.name, "`all_gather float8`", "torchao"))
     modules, names = list(modules), [name for p in lowered.parameters for name in p.names]
     frozen = {name: "" for p in lowered.parameters if not p.trainable for name in p.names}
-    groups = _merged({g.module: _group(g) for g in lowered.groups}, modules)
+    groups = _merged({g.module: _group(g, lowered.mesh) for g in lowered.groups}, modules)
     tables = {
         "MODEL": _quoted(reference),
         "MESH": _table({a.name: str(a.size) for a in lowered.mesh.axes}),
@@ -43,9 +45,14 @@ def plain_source(lowered: LoweredModel, modules: Iterable[str], reference: str, 
         "FROZEN": _list(map(_quoted, _merged(frozen, names))),
         "CALLS": _table(_merged(_calls(lowered), modules)),
         "CHECKPOINT": _list(map(_quoted, _merged(dict.fromkeys(lowered.checkpoint, ""), modules))),
+        "COMPILE": _list(f"({_quoted(n)}, {t})" for n, t in _merged(_compiled(lowered), modules).items()),
+        "ALONE": _list(map(_quoted, _merged({n: "" for p in lowered.alone for n in p.names}, names))),
         "GROUPS": _list(f"({_quoted(name)}, {options})" for name, options in groups.items()),
     }
     parts = [_title(lowered, file), "from __future__ import annotations", "\n".join(_imports())]
+    written = "".join(tables.values())
+    wanted = {"reshard_to_part", "_as_if_plain", *(["strided_shard"] if "strided_shard(" in written else [])}
+    parts += [text for name, text in _definitions(torch_private) if name in wanted]
     for name, text in _definitions(plain):
         parts.append(f"{text.partition(' = ')[0]} = {tables[name]}" if name in tables else text)
         if name == "GROUPS":
@@ -152,7 +159,10 @@ def _split(placements: Iterable[Placement], mesh: Mesh, rest: int = 0) -> str:
     """``{"tp": Shard(0)}``: the axes over which a tensor is not whole; ``rest``: dims counted from the last one."""
     said = {}
     for axis, placement in zip(mesh.axes, placements, strict=True):
-        if isinstance(placement, Shard):
+        if torch_private.is_strided_shard(placement):
+            dim, factor = placement.dim, torch_private.split_factor(placement)  # type: ignore[attr-defined]  # it has one
+            said[axis.name] = f"strided_shard({dim}, {factor})"
+        elif isinstance(placement, Shard):
             said[axis.name] = f"Shard({placement.dim - rest})"
         elif isinstance(placement, Partial):
             said[axis.name] = f"Partial({_quoted(placement.reduce_op)})"
@@ -161,8 +171,23 @@ def _split(placements: Iterable[Placement], mesh: Mesh, rest: int = 0) -> str:
 
 def _parameters(lowered: LoweredModel, names: Iterable[str]) -> dict[str, str]:
     """The parameters that are not whole."""
+    for parameter in lowered.parameters:
+        if any(torch_private.split_factor(p) < 0 for p in parameter.placements):
+            raise ShardlangError(sl02_names.not_in_plain_torch(None, parameter.name, str(parameter.layout)))
     said = {name: _split(p.placements, lowered.mesh) for p in lowered.parameters for name in p.names}
     return {name: text for name, text in _merged(said, names).items() if text != "{}"}
+
+
+def _compiled(lowered: LoweredModel) -> dict[str, str]:
+    for path, _ in lowered.compile:
+        for p in lowered.parameters:
+            inside = any(n.startswith(f"{path}." if path else "") for n in p.names)
+            if inside and any(map(torch_private.is_strided_shard, p.placements)):
+                what = f"a `compile` line around the fused weight `{p.name}`"
+                raise ShardlangError(
+                    sl06_calls.not_of_torch_alone(lowered.name, what, "a compiler of strided products")
+                )
+    return {path: _quoted(line.backend or "inductor") for path, line in lowered.compile}
 
 
 def _calls(lowered: LoweredModel) -> dict[str, str]:
@@ -201,13 +226,13 @@ def _spec(spec: TensorSpec, arg: Arg, lowered: LoweredModel) -> str:
     return _split(placements, lowered.mesh, len(dims) if rest else 0)
 
 
-def _group(group: Group) -> str:
+def _group(group: Group, mesh: Mesh) -> str:
     """The options of a group that differ from ``plain.UNSAID``."""
     inside = len(group.module) + 1 if group.module else 0
     said = {
         "shard": group.shard or None,
         "replicate": group.replicate or None,
-        "reshard": group.reshard,
+        "reshard": group.reshard if keeps_part(group, mesh) else group.reshard is not False,
         "param": group.param_dtype,
         "reduce": group.reduce_dtype,
         "output": group.output_dtype,
