@@ -92,17 +92,32 @@ def _said(mesh: Mesh, size: int, cuts: list[tuple[str, int]]) -> Dim:
     if all(factor == 1 for _, factor in cuts):
         return _dim(mesh, size, [name for name, _ in cuts])
     dim = strided.dim_of(mesh, size, cuts)
-    return _dim(mesh, size, _in_order(mesh, cuts)) if dim is None else dim
+    if dim is not None:
+        return dim
+    order = _in_order(mesh, cuts)
+    if order is not None:
+        return _dim(mesh, size, order)
+    last = max(i for i, (_, factor) in enumerate(cuts) if factor != 1) + 1
+    dim = strided.dim_of(mesh, size, cuts[:last])
+    if dim is None:
+        name, factor = cuts[last - 1]
+        raise ShardlangError(sl07_runtime.unknown_placement(name, f"_StridedShard(split_factor={factor})"))
+    # Pieces that lie apart, cut as if they lay together: a cut of the flattened local dim.
+    flat = _dim(mesh, size // math.prod(mesh.axis(a).size for a in dim.axes()), [name for name, _ in cuts[last:]]).flat
+    return Dim(dim.factors, flat)
 
 
-def _in_order(mesh: Mesh, cuts: list[tuple[str, int]]) -> list[str]:
-    """Axes major to minor: one with a split factor cuts the parts that later axes, of that many ranks, made first."""
+def _in_order(mesh: Mesh, cuts: list[tuple[str, int]]) -> list[str] | None:
+    """Axes major to minor: one with a split factor cuts the parts that later axes, of that many ranks, made first.
+
+    ``None`` where a factor is no such number of ranks.
+    """
     order: list[str] = []
     for name, factor in reversed(cuts):
         at = 0
         while factor > 1:
             if at == len(order) or factor % mesh.axis(order[at]).size:
-                raise ShardlangError(sl07_runtime.unknown_placement(name, f"_StridedShard(split_factor={factor})"))
+                return None
             factor //= mesh.axis(order[at]).size
             at += 1
         order.insert(at, name)

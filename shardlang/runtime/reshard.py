@@ -177,7 +177,8 @@ def _made(
         target = layout_for(spec, tuple(x.shape), mesh_of(there), x.dtype)
         made: Kind = "handle" if placements_of(target) is None else "dtensor"
         given: Kind = "handle" if isinstance(x, ShardTensor) else "dtensor"
-        return Route(start, target, (here, there), x.dtype, (given, made), alias=alias)
+        came = None if isinstance(x, ShardTensor) else tuple(x.placements)
+        return Route(start, target, (here, there), x.dtype, (given, made), alias=alias, known=(came, None))
     if mesh is None:
         raise ShardlangError(sl07_runtime.no_mesh(str_of(spec)))
     if source is None:

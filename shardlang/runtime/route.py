@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from shardlang.diagnostics import ShardlangError, sl04_plans, sl07_runtime
 from shardlang.layout import Layout
@@ -33,7 +33,8 @@ class Route:
     """From ``source`` on one device mesh to ``target`` on another, or on the same.
 
     ``grad_in`` is the layout in which the gradient of a bare block or handle comes, ``grad_out`` the one in which the
-    gradient of the source leaves.
+    gradient of the source leaves. ``known`` are the placements under which a DTensor came, and those under which one is
+    to leave, where its layout has none of its own: a gradient goes back under those of the value.
     """
 
     def __init__(
@@ -45,19 +46,21 @@ class Route:
         kinds: tuple[Kind, Kind],
         grads: tuple[Layout | None, Layout | None] = (None, None),
         alias: bool = False,
+        known: tuple[tuple[Placement, ...] | None, tuple[Placement, ...] | None] = (None, None),
     ) -> None:
         self.source, self.target, self.meshes, self.dtype = source, target, meshes, dtype
         self.given, self.made = kinds
         self.grad_in = grads[0] or dual(target)
         self.grad_out = grads[1] or dual(source)
         self.alias = alias
+        self._known = known[0]
         self.unsaid: tuple[str, ...] = ()
         """Axes over which a bare block becomes whole on the way, with no word on the gradient: none may be wanted."""
         self._ready: ReadyPlan | None = None
         self._back: dict[object, Route] = {}
         self.spec: Any = None
         if self.made == "dtensor":
-            placements = placements_of(target)
+            placements = placements_of(target) or known[1]
             if placements is None:
                 raise ShardlangError(sl07_runtime.not_a_dtensor(str(target)))
             self.spec = torch_private.dtensor_spec(meshes[1], placements, target.shape, _strides(target.shape), dtype)
@@ -115,7 +118,9 @@ class Route:
             if not made and self.made == "dtensor":
                 raise TypeError("the gradient of a DTensor is one")
             kinds: tuple[Kind, Kind] = ("dtensor" if made else self.made), self.given
-            found = Route(came, self.grad_out, (mesh, self.meshes[0]), grad.dtype, kinds, alias=True)
+            back = None if self._known is None else tuple(Replicate() if p.is_partial() else p for p in self._known)
+            meshes = mesh, self.meshes[0]
+            found = Route(came, self.grad_out, meshes, grad.dtype, kinds, alias=True, known=(None, back))
             self._back[key] = found
         return found, self._factor
 

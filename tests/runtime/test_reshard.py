@@ -229,7 +229,7 @@ def test_uneven_rows_survive_a_flattened_mesh(world: World) -> None:
 def refusals() -> list[str]:
     mesh = square()
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0), Replicate()])
-    odd = DTensor.from_local(torch.ones(3), mesh, [_StridedShard(0, split_factor=3), Shard(0)])
+    odd = DTensor.from_local(torch.ones(3), mesh, [_StridedShard(0, split_factor=n) for n in (2, 3)])
     codes = []
     for attempt in (
         lambda: sl.reshard(torch.ones(2), "[n]"),
