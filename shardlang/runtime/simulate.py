@@ -8,7 +8,7 @@ the kind lets it hear from; a step that would need any other rank's data raises.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Protocol
@@ -16,7 +16,8 @@ from typing import Protocol
 import torch
 
 from shardlang.layout import Layout, Pending, Runs, intersect_runs
-from shardlang.plan.steps import Step
+from shardlang.plan.bundle import Bundle
+from shardlang.plan.steps import FREE, Step
 from shardlang.runtime.reduce import combine, identity, scaled
 
 Blocks = dict[int, torch.Tensor]
@@ -37,6 +38,37 @@ def run_plan(plan: _Plan, blocks: Mapping[int, torch.Tensor]) -> Blocks:
     current = {rank: block.clone() for rank, block in blocks.items()}
     for step in plan.steps:
         current = run_step(step, current)
+    return current
+
+
+def run_bundle(bundle: Bundle, blocks: Sequence[Mapping[int, torch.Tensor]]) -> list[Blocks]:
+    """The blocks of every rank and tensor after the collectives of a bundle, one after the other, in its order.
+
+    A tensor's free steps are taken as soon as they are due. Raises ``SimulationError`` where a collective takes a
+    tensor's step before its turn, or some step is in no collective; and as ``run_step``.
+    """
+    current = [{rank: block.clone() for rank, block in one.items()} for one in blocks]
+    at = [0] * len(current)
+
+    def take_free(i: int) -> None:
+        steps = bundle.plans[i].steps
+        while at[i] < len(steps) and steps[at[i]].kind in FREE:
+            current[i] = run_step(steps[at[i]], current[i])
+            at[i] += 1
+
+    for i in range(len(current)):
+        take_free(i)
+    for collective in bundle.collectives:
+        for i, index in collective.members:
+            step = bundle.plans[i].steps[index]
+            if index != at[i] or (step.kind, step.axes) != (collective.kind, collective.axes):
+                raise SimulationError(f"a collective takes step {index} of tensor {i}, which is at step {at[i]}")
+            current[i] = run_step(step, current[i])
+            at[i] += 1
+            take_free(i)
+    left = [i for i, plan in enumerate(bundle.plans) if at[i] < len(plan.steps)]
+    if left:
+        raise SimulationError(f"no collective takes step {at[left[0]]} of tensor {left[0]}")
     return current
 
 

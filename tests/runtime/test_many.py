@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from attrs import evolve
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import shardlang as sl
+from shardlang.layout import Layout
+from shardlang.mesh import Axis, Mesh
 from shardlang.plan import bundle
+from shardlang.runtime import simulate
 from shardlang.runtime.record import Recorder
+from tests.runtime.test_laws import layout_at
+from tests.runtime.transitions import same, value_of
 from tests.world import World, torch_mesh
 
 SIZES = [(3, 5), (64,), (7, 2), (16, 16), (1,), (0, 4), (128, 9), (5, 5, 5)]
@@ -143,3 +151,52 @@ def in_place_already() -> list[bool]:
 def test_what_is_in_place_already_is_copied_unless_it_may_be_shared(world: World) -> None:
     """What is there, and what a slice leaves, may be shared; what is gathered is new in any case."""
     assert world.run(in_place_already) == [[False, False, False, True, True, False, True]] * 4
+
+
+AXES = Mesh("mesh", (Axis("a", 2), Axis("b", 2)))
+
+
+def mixed() -> list[tuple[Layout, Layout, str]]:
+    """Transitions of small and large tensors, of two dtypes, even and uneven, with reductions and free steps."""
+    ways = [("R", "R"), ("S0", "R"), ("S0", "S0"), ("S1", "S0"), ("sum", "R"), ("sum", "S1"), ("sum", "sum")]
+    found = []
+    for i, (a, b) in enumerate(product(ways, ways)):
+        shape = [(8, 8), (5, 3), (600, 512)][i % 3]
+        found.append((layout_at(AXES, shape, a), layout_at(AXES, shape, b), ["f32", "i64"][i % 2]))
+    return found
+
+
+def start(source: Layout, dtype: str) -> dict[int, torch.Tensor]:
+    return simulate.shard(value_of(source.shape, torch.float32 if dtype == "f32" else torch.int64), source, seed=3)
+
+
+def bundled() -> list[torch.Tensor]:
+    """On a rank: its blocks after ``reshard_many`` of bare blocks."""
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    blocks = [start(source, dtype)[dist.get_rank()] for source, _, dtype in mixed()]
+    moved: list[torch.Tensor] = sl.reshard_many(
+        blocks, [target for _, target, _ in mixed()], mesh, [source for source, _, _ in mixed()]
+    )
+    return moved
+
+
+def test_a_bundle_does_on_processes_what_it_does_simulated(world: World) -> None:
+    made = bundle.plan_bundle(mixed())
+    assert len(made.collectives) < sum(len(p.steps) for p in made.plans)
+    expected = simulate.run_bundle(made, [start(source, dtype) for source, _, dtype in mixed()])
+    ran = world.run(bundled)
+    for i, (source, target, dtype) in enumerate(mixed()):
+        for rank, block in expected[i].items():
+            assert same(ran[rank][i], block), (rank, str(source), str(target))
+        whole = simulate.assemble(expected[i], target)
+        assert same(whole, value_of(source.shape, whole.dtype)), (str(source), str(target), dtype)
+
+
+def test_a_bundle_out_of_order_or_with_a_step_left_out_is_refused() -> None:
+    made = bundle.plan_bundle(mixed())
+    blocks = [start(source, dtype) for source, _, dtype in mixed()]
+    with pytest.raises(simulate.SimulationError, match="no collective takes step"):
+        simulate.run_bundle(evolve(made, collectives=made.collectives[:-1]), blocks)
+    deep = next(c for c in made.collectives if c.members[0][1] > 0)
+    with pytest.raises(simulate.SimulationError, match="which is at step"):
+        simulate.run_bundle(evolve(made, collectives=(deep, *made.collectives)), blocks)
