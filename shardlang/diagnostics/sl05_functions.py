@@ -349,5 +349,5 @@ def no_solver(function: str) -> Diagnostic:
     return Diagnostic(
         f"the layouts of `{function}` cannot be chosen without a solver library",
         notes=("its values hang together too closely to be chosen one after the other; scipy brings a solver",),
-        helps=("pip install 'shardlang[auto]'", "or say some layouts in the body with `sl.reshard(x, \"[..]\")`"),
+        helps=("pip install 'shardlang[auto]'", 'or say some layouts in the body with `sl.reshard(x, "[..]")`'),
     )

@@ -395,6 +395,14 @@ def store_as(module: Any, owner: Any, name: str, spec: Any) -> None:
                 parameter._setattr_on_modules(parameter.sharded_param)
 
 
+def functional(name: str) -> Any:
+    """A collective that gives a new tensor and that ``torch.compile`` looks into; it is there after ``wait_tensor``.
+
+    The operators (``_c10d_functional``) have no public name that takes a group by its name. Seen in torch 2.11 to 2.13.
+    """
+    return getattr(torch.ops._c10d_functional, name).default
+
+
 def gather_stacked(group: Any, result: torch.Tensor, block: torch.Tensor) -> None:
     """All-gathers equal blocks into ``result``, one under the other, and waits.
 

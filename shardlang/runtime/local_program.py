@@ -239,10 +239,12 @@ def function_for(
     team: Team,
     carry: Carry | None = None,
     calls: Sequence[Callable[..., tuple[torch.Tensor, ...]]] = (),
+    moved: Callable[[Move], Callable[[torch.Tensor], torch.Tensor] | None] = lambda _: None,
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The program of the mesh's ``rank``: local blocks of the arguments (and a seed, if it draws) in, results' out.
 
     ``carry`` makes its plans ready; by default they run on ``team``'s process groups. ``calls`` make its inner calls.
+    ``moved`` gives a function for a move where it has one.
     """
     make: Carry = carry or (lambda plan, in_place: Transfer(plan, team, in_place))
     space: dict[str, Any] = {}
@@ -278,7 +280,8 @@ def function_for(
         called = f"_f_{node.name}"
         arguments = [text(a) for a in node.args] + [f"{k}={text(v)}" for k, v in node.kwargs.items()]
         if node.target is move:
-            space[called] = Carrier(program.moves[node.args[1]], make, _fresh(node.args[0]))
+            one = program.moves[node.args[1]]
+            space[called] = moved(one) or Carrier(one, make, _fresh(node.args[0]))
             arguments = arguments[:1]
         elif node.target is draw:
             space[called] = Mask(program.draws[node.args[0]], rank, node.args[0], team)
@@ -293,10 +296,9 @@ def function_for(
     if program.draws:
         parameters.append("_seed")
     body = "\n    ".join(lines)
-    exec(
-        compile(f"def {program.name}({', '.join(parameters)}):\n    {body}\n", f"<local {program.name}>", "exec"), space
-    )
-    made: Callable[..., tuple[torch.Tensor, ...]] = space[program.name]
+    name = program.name if program.name.isidentifier() else "function"  # a lambda has none
+    exec(compile(f"def {name}({', '.join(parameters)}):\n    {body}\n", f"<local {program.name}>", "exec"), space)
+    made: Callable[..., tuple[torch.Tensor, ...]] = space[name]
     return made
 
 

@@ -30,6 +30,7 @@ from shardlang.mesh import Mesh
 from shardlang.runtime import open_axes
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
+from shardlang.runtime.inlined import inlined
 from shardlang.runtime.local_program import function_for
 from shardlang.runtime.results import ArgumentKind, ResultKind, forget
 from shardlang.runtime.seeds import seed_of_call
@@ -137,7 +138,14 @@ class ShardedFunction:
         self, layouts: Sequence[Layout], tensors: Sequence[torch.Tensor]
     ) -> Callable[..., tuple[torch.Tensor, ...]]:
         """This rank's function of local blocks, for arguments in given layouts; what ``torch.compile`` takes."""
-        return function_for(self.program_in(layouts, tensors), self._rank(self._team(tensors)), self._team(tensors))
+        program, team = self.program_in(layouts, tensors), self._team(tensors)
+        eager = function_for(program, self._rank(team), team)
+        looked_into = function_for(program, self._rank(team), team, moved=lambda made: inlined(made, team))
+
+        def local(*blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return looked_into(*blocks) if torch.compiler.is_compiling() else eager(*blocks)
+
+        return local
 
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""

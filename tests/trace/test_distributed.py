@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from shardlang.lower.placements import device_mesh, placements_of
 from shardlang.mesh import Axis, Mesh
 from shardlang.runtime.sharded import sharded
+from shardlang.trace.capture import mark
 from tests.trace import networks
 from tests.trace.oracle import layout
 from tests.world import World
@@ -102,7 +104,7 @@ def test_a_llama_layer_with_sequence_parallelism(world: World) -> None:
     assert world.run(llama_step, "[b/dp s/tp d]") == [[True] * 13] * 4
 
 
-def compiled_by_inductor() -> list[bool]:
+def compiled_whole(backend: str) -> list[bool]:
     @sharded("(x: [batch/dp s d], w1: [d f/tp], w2: [f/tp d]) -> [batch/dp s d]", device_mesh(MESH))
     def mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.silu(x @ w1) @ w2
@@ -114,7 +116,7 @@ def compiled_by_inductor() -> list[bool]:
     theirs = [b.clone().requires_grad_() for b in blocks]
     layouts = [layout(MESH, s, n) for s, n in zip(specs, ((4, 3, 8), (8, 16), (16, 8)), strict=True)]
     local = mlp.local_for(layouts, [torch.empty(w.shape) for w in layouts])
-    whole = torch.compile(local, fullgraph=True, backend="aot_eager")
+    whole = torch.compile(local, fullgraph=True, backend=backend)
     (y,), (z,) = local(*ours), whole(*theirs)
     y.square().sum().backward()
     z.square().sum().backward()
@@ -125,4 +127,36 @@ def compiled_by_inductor() -> list[bool]:
 
 
 def test_the_local_program_is_one_graph_for_torch_compile(world: World) -> None:
-    assert world.run(compiled_by_inductor, timeout=120) == [[True] * 4] * 4
+    assert world.run(compiled_whole, "aot_eager", timeout=120) == [[True] * 4] * 4
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_inductor_takes_the_local_program_as_one_graph(world: World) -> None:
+    assert world.run(compiled_whole, "inductor", timeout=500) == [[True] * 4] * 4
+
+
+def moves_looked_into() -> list[str]:
+    """What a compiler is given of a function that gathers, adds up and scatters."""
+    graphs: list[str] = []
+
+    @sharded("(x: [b/dp s/tp d], w: [d f/tp]) -> [b/dp s/tp f]", device_mesh(MESH))
+    def gathers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return mark(mark(x, "[b/dp s d]") @ mark(w, "[d f]"), "[b/dp s/tp f]")
+
+    def watched(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph.code)
+        return graph
+
+    shapes = ((4, 6, 8), (8, 4))
+    layouts = [layout(MESH, s, n) for s, n in zip(["[4/dp 6/tp 8]", "[8 4/tp]"], shapes, strict=True)]
+    local = gathers.local_for(layouts, [torch.empty(s) for s in shapes])
+    blocks = [torch.randn(w.local_shape(torch.distributed.get_rank())) for w in layouts]
+    with torch.no_grad():
+        (y,), (z,) = local(*blocks), torch.compile(local, fullgraph=True, backend=watched)(*blocks)
+    assert torch.equal(y, z)
+    return [name for name in ("all_gather_into_tensor", "shardlang.carry") if name in "".join(graphs)]
+
+
+def test_torch_compile_looks_into_moves_of_equal_blocks(world: World) -> None:
+    assert world.run(moves_looked_into, timeout=120) == [["all_gather_into_tensor"]] * 4
