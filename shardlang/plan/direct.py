@@ -196,7 +196,7 @@ def _held_once(now: Layout, target: Layout, axes: set[str]) -> bool:
     """Is each element of every block of the target held once among the ranks that differ in some axes, counting of
     those that hold the same only the first?"""
     mesh = now.mesh
-    if mesh.size > COUNTED or now.owed() != _kept(now, target):
+    if mesh.size > COUNTED or not now.numel or now.owed() != _kept(now, target):
         return False
     idle = axes & set(now.whole_axes())
     others = [a.name for a in mesh.leaves() if a.name not in axes]

@@ -46,7 +46,8 @@ def plan_transition(
     ends = max(source.block_numel(), target.block_numel()) * itemsize
     limit = None if cap is None else max(math.floor(cap * ends), WAIVER)
     asked = problem(source, target, itemsize, limit, objective == "bytes")
-    if asked is None:
+    if asked is None or not source.numel:
+        # An empty tensor has no bytes to move: what its blocks are is told in one step.
         return plan_directly(source, target, dtype, objective, cap, limit)
     question = asked.question
     _, missing = bound(Costs(question), question.source, question.target)

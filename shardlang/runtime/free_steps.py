@@ -20,6 +20,10 @@ def local_step(step: Step, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda block: scaled(block, factor)
     have, wanted = step.source.runs(rank), step.target.runs(rank)
     if step.kind == "slice":
+        shape = step.target.local_shape(rank)
+        if 0 in shape:
+            # Of an empty tensor a rank may keep a block that is larger in other dims.
+            return lambda block: block.new_empty(shape)
         picked = select(step.source.local_shape(rank), window(have, wanted))
         return lambda block: read(block, picked)
     return _mask(step, rank)

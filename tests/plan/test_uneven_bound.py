@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
+import torch
+from attrs import evolve
 
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending
 from shardlang.mesh import Mesh
@@ -12,7 +15,9 @@ from shardlang.plan.certificate import faults
 from shardlang.plan.islands import least
 from shardlang.plan.problem import SHIFT
 from shardlang.plan.search import plan_transition
-from tests.plan.drawn import FAST, NEAR, SLOW, any_layout, mesh_of
+from shardlang.runtime.free_steps import local_step
+from shardlang.runtime.simulate import assemble, run_plan, shard
+from tests.plan.drawn import FAST, NEAR, SLOW, any_layout, every_layout, mesh_of
 
 
 def uneven(random: Random, mesh: Mesh, shape: tuple[int, ...], *, pending: bool) -> Layout:
@@ -69,3 +74,33 @@ def test_what_ranks_hold_becomes_pending_without_a_byte() -> None:
     plan = plan_transition(source, target)
     assert [s.kind for s in plan.steps] == ["mask"]
     assert faults(plan) == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_data_go_where_uneven_plans_say(seed: int) -> None:
+    random = Random(seed)
+    for i in range(40):
+        mesh = mesh_of(*random.choice([(2, 3), (4, 2), (2, 2, 2)]), links=())
+        source, target = (uneven(random, mesh, (7, 5), pending=True) for _ in range(2))
+        if random.random() < 0.3:
+            target = evolve(target, pending=tuple(Pending(p.axis, "avg") for p in target.pending))
+        value = torch.randint(0, 100, (7, 5)).double() * 24
+        plan = plan_transition(source, target, "f64")
+        assert faults(plan) == (), (source, target)
+        assert torch.equal(assemble(run_plan(plan, shard(value, source, seed=i)), target), value), (source, target)
+
+
+def test_an_empty_tensor_moves_for_nothing() -> None:
+    mesh = mesh_of(2, 2)
+    layouts = list(every_layout(mesh, (0, 8), pending=True))
+    for source, target in product(layouts, repeat=2):
+        plan = plan_transition(source, target)
+        assert plan.time == plan.bytes_received == 0
+        assert plan.gap == 0
+        assert faults(plan) == ()
+        blocks = run_plan(plan, shard(torch.zeros(0, 8), source, seed=0))
+        assert all(tuple(blocks[r].shape) == target.local_shape(r) for r in mesh.ranks)
+        for step in plan.steps:
+            if step.kind in ("slice", "mask"):
+                kept = local_step(step, 0)(torch.zeros(step.source.local_shape(0)))
+                assert tuple(kept.shape) == step.target.local_shape(0)
