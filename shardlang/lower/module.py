@@ -6,7 +6,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,7 @@ def build_model(reference: str, span: Span | None = None, *, device: str = "meta
     from torch import nn
 
     try:
-        with _quiet(), torch.device(device):
+        with _quiet(), torch.device(device), _without_fills() if device == "meta" else nullcontext():
             model = build()
     except (Exception, SystemExit) as error:
         raise ShardlangError(sl06_models.model_not_built(span, reference, *_reason(error))) from None
@@ -86,6 +86,27 @@ def _quiet() -> Iterator[None]:
     """What a user's module prints goes to standard error: standard output is for our products."""
     with redirect_stdout(sys.stderr):
         yield
+
+
+def _without_fills() -> Any:
+    """A mode in which tensors without storage are not filled with numbers: torch would go through its compiler's whole
+    package for a ``normal_`` of nothing, which takes longer to import than the rest of a check."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    fills = {torch.Tensor.normal_, torch.Tensor.uniform_}
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            initialises = getattr(func, "__module__", None) == "torch.nn.init" and func.__name__.endswith("_")
+            if func in fills or initialises:
+                filled = args[0] if args else kwargs.get("tensor")
+                if isinstance(filled, torch.Tensor) and filled.is_meta:
+                    return filled
+            return func(*args, **kwargs)
+
+    return Mode()
 
 
 def _reason(error: BaseException) -> tuple[str, tuple[str, ...]]:
