@@ -17,7 +17,7 @@ from shardlang.runtime.law import differences
 from shardlang.source import Source
 from shardlang.syntax.parse import parse_axes, parse_spec
 from shardlang.trace.capture import Mark, TensorType, erased
-from shardlang.trace.compile import Argument, compile_function
+from shardlang.trace.compile import Argument, Auto, compile_function
 from shardlang.trace.describe import moves_in_order
 from shardlang.trace.program import LocalProgram
 
@@ -40,7 +40,7 @@ def program(
     mesh: Mesh,
     results: Sequence[Layout] | None = None,
     *,
-    auto: bool = False,
+    auto: Auto = False,
 ) -> LocalProgram:
     """The local program; without ``results`` every result stays in the layout that it comes in."""
     arguments = [
@@ -63,7 +63,7 @@ def check(
     mesh: str = "dp:2 * tp:2",
     results: Sequence[str] | None = None,
     *,
-    auto: bool = False,
+    auto: Auto = False,
     tolerance: float = 1e-9,
 ) -> LocalProgram:
     """Compiles and compares, with layouts written as specs; returns the program."""

@@ -14,6 +14,7 @@ from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
 from shardlang.trace.auto import choose
@@ -223,9 +224,9 @@ def programs(draw: st.DrawFn) -> tuple[list[str], list[tuple[int, ...]], int, li
     specs = [draw(st.sampled_from(SPECS)) for _ in range(3)]
     steps: list[tuple[int, ...]] = []
     for n in range(draw(st.integers(1, 6))):
-        operands = st.integers(0, 2 + n)
+        # Each takes the last value, so that nothing is worked out for nothing.
         op = draw(st.integers(0, len(UNARY) + len(BINARY) - 1))
-        steps.append((op, draw(operands)) if op < len(UNARY) else (op, draw(operands), draw(operands)))
+        steps.append((op, 2 + n) if op < len(UNARY) else (op, 2 + n, draw(st.integers(0, 2 + n))))
     results = draw(st.integers(1, 2))
     finals = [draw(st.sampled_from(SPECS)) for _ in range(results)] if draw(st.booleans()) else None
     return specs, steps, results, finals
@@ -257,8 +258,35 @@ def test_what_is_chosen_computes_what_one_device_does(drawn: Any) -> None:
 def test_it_is_never_slower_than_the_nearest_ways(drawn: Any) -> None:
     specs, steps, results, finals = drawn
     made = case(function_of(steps, results), [(8, 8)] * 3, specs, "dp:2 * tp:2", finals, torch.float64)
-    assert modelled_time(made.built(True)) <= modelled_time(made.built("near"))
+    least = modelled_time(made.built(True))
+    try:
+        near, codes = modelled_time(made.built("near")), ()
+    except ShardlangError as error:
+        near, codes = least, error.codes
+    # The nearest way may lead to a pending max, through which no gradient goes.
+    assert codes in ((), ("SL0405",))
+    assert least <= near
 
 
 def test_it_keeps_the_law_on_a_block_that_is_too_large_to_be_searched_whole() -> None:
     check(bert, bert_tensors(), BERT, "dp:2 * tp:2", ["[b/dp s d]"], auto=True)
+
+
+def test_on_three_axes_no_two_can_be_changed_for_the_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = case(
+        lambda x, w, v: torch.relu(x @ w) @ v + x,
+        [(256, 256), (256, 512), (512, 256)],
+        ["[b/a d]", "[d f/b]", "[f/b d]"],
+        "a:2 * b:2 * c:2",
+        ["[b/a d]"],
+    )
+    net = network_of(made.trace)
+    givens = [Given(a.layout, (a.layout,)) for a in made.arguments]
+    search = search_of(made.trace, net, givens, made.mesh, made.results, lambda n, s: None, "f")
+    best = choose.solve(search)
+    monkeypatch.setattr(choose, "COLUMNS", 0)
+    two_at_a_time = choose.solve(search, limit=1 << 13)
+    assert best is not None
+    assert two_at_a_time is not None
+    assert (best.gap, two_at_a_time.gap) == (0.0, None)
+    assert best.time <= two_at_a_time.time <= 1.05 * best.time

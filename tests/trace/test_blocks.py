@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import shardlang as sl
+from shardlang.trace.compile import modelled_time
 from shardlang.trace.program import LocalProgram
 from tests.trace.networks import BERT, LLAMA, bert, bert_tensors, llama, llama_tensors
 from tests.trace.oracle import check, collectives
@@ -46,8 +47,15 @@ def test_llama_with_sequence_parallelism_gathers_and_scatters() -> None:
     assert both["backward"] == {"all_gather": 3, "reduce_scatter": 3, "all_reduce": 3}
 
 
-def test_llama_by_itself_finds_as_few_collectives_as_by_hand() -> None:
+def test_llama_by_itself_takes_no_more_modelled_time_than_by_hand() -> None:
     made = check(step(llama, ""), llama_tensors(), LLAMA, results=["[]"], auto=True)
+    for between in ("[b/dp s d]", "[b/dp s/tp d]"):
+        by_hand = check(step(llama, between, "[b/dp s d]"), llama_tensors(), LLAMA, results=["[]"])
+        assert modelled_time(made) <= modelled_time(by_hand)
+
+
+def test_llama_by_the_nearest_ways_has_the_collectives_of_the_one_by_hand() -> None:
+    made = check(step(llama, ""), llama_tensors(), LLAMA, results=["[]"], auto="near")
     assert count(made) == {"forward": {"all_reduce": 5}, "backward": {"all_reduce": 3}}
 
 

@@ -37,7 +37,7 @@ def compiled(example: Example, mesh: Mesh, layouts: list[Layout]) -> LocalProgra
     """The program; ``None`` where a gradient would have to pass a pending max or min, which no plan can do."""
     ordered = any(p.op in ("max", "min") for layout in layouts for p in layout.owed())
     try:
-        return program(example.function, example.tensors, layouts, mesh, auto=True)
+        return program(example.function, example.tensors, layouts, mesh, auto="near")
     except ShardlangError as error:
         if ordered and error.codes == ("SL0405",):
             return None

@@ -9,6 +9,7 @@ from torch import fx
 
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
+from shardlang.trace.auto.descend import descend
 from shardlang.trace.auto.eliminate import NEVER, Eliminated, Factor, cost_of, eliminate
 from shardlang.trace.auto.integer import solve_core
 from shardlang.trace.auto.network import network_of
@@ -20,17 +21,19 @@ SMALL = 12
 """Operators of a program that is searched whole."""
 ENTRIES = 1 << 24
 """The largest table of the elimination; what would need a larger one goes to the solver library."""
+COLUMNS = 1 << 17
+"""Entries of the tables that the solver library is given; with more, and three axes or more, two axes go at a time."""
 
 
 @frozen(eq=False)
 class Chosen:
-    """A solution: the modelled time of all that the model counts, a value for each variable, the gap as a share; the
-    number of tables, and of variables that were left to the solver library.
+    """A solution: the modelled time of all that the model counts, a value for each variable, the gap as a share
+    (``None``: not known); the number of tables, and of variables that elimination left.
     """
 
     time: int
     values: Mapping[int, int]
-    gap: float
+    gap: float | None
     tables: int
     core: int
 
@@ -89,10 +92,15 @@ def solve(search: Search, limit: int = ENTRIES, extra: Sequence[Factor] = (), *,
     factors = [*model.factors, *extra]
     done: Eliminated = eliminate(model.sizes, factors, limit, search.memory)
     rest: dict[int, int] = {}
-    gap = 0.0
+    gap: float | None = 0.0
     if done.core:
         if not core:
             return None
+        if sum(f.table.numel() for f in done.core) > COLUMNS:
+            descended = descend(search, factors, limit)
+            if descended is not None:
+                time = cost_of(factors, descended)
+                return Chosen(time + model.constant, descended, None, len(factors), len(done.variables()))
         found = solve_core(model.sizes, done.core, search.name)
         rest, gap = found.values, found.gap
     values = done.complete(rest)

@@ -46,6 +46,7 @@ class Memory:
 
     answers: dict[tuple[object, ...], _Answer] = field(factory=dict)
     tables: dict[tuple[object, ...], list[torch.Tensor]] = field(factory=dict)
+    parts: dict[tuple[object, ...], torch.Tensor] = field(factory=dict)
     hits: int = 0
 
     def one(self, table: torch.Tensor) -> torch.Tensor:
@@ -57,6 +58,17 @@ class Memory:
                 return other
         alike.append(table)
         return table
+
+    def narrowed(self, table: torch.Tensor, kept: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        """The table for some values of each of its variables; made once."""
+        table = self.one(table)
+        key = (id(table), *kept)
+        if key not in self.parts:
+            for dim, values in enumerate(kept):
+                if len(values) != table.shape[dim]:
+                    table = table.index_select(dim, torch.tensor(values))
+            self.parts[key] = self.one(table)
+        return self.parts[key]
 
 
 @frozen(eq=False)

@@ -76,7 +76,9 @@ def _total(program: LocalProgram, chosen: Chosen) -> str:
     moved = sum(p.time for m in _moves(program) for p in (m.forward, m.backward) if p is not None)
     text = f"{program.name}: {_us(program.work + moved)} modelled, forward and backward: {_us(program.work)} of work, "
     text += f"{_us(moved)} of moves"
-    if chosen.gap > 0:
+    if chosen.gap is None:
+        text += " (no two axes can be changed for the better; more than that is not shown)"
+    elif chosen.gap > 0:
         text += f" (the solver stopped at its limit: at most {chosen.gap:.2%} may be missed)"
     return text
 

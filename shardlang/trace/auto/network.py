@@ -43,6 +43,7 @@ def network_of(trace: Trace) -> Network:
     """Reads a trace; its inner calls are none."""
     net = Network()
     known: dict[fx.Node, Any] = {}
+    live = _live(trace.graph)
     gradients = True
 
     def quantity(fake: torch.Tensor, constant: bool, flows: bool, name: str) -> Quantity:
@@ -80,11 +81,22 @@ def network_of(trace: Trace) -> Network:
             constant = all(q.constant for q in operands)
             made = [quantity(t, constant, flows, node.name) for t in _tensors(node.meta.get("val"))]
             known[node] = made[0] if isinstance(node.meta.get("val"), torch.Tensor) else tuple(made)
+            if node not in live:
+                continue
             if all(q.number in net.whole for q in operands):
                 net.whole.update(q.number for q in made)
                 continue
             net.operations.append(operation(node, tuple(args), dict(kwargs), made, gradients))
     return net
+
+
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that some result depends on; what moves for others is not in the program."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in live:
+            live.update(node.all_input_nodes)
+    return live
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

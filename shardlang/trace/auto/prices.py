@@ -8,6 +8,7 @@ on which the value is whole. The same sums are made here as by the program that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 from attrs import define, field, frozen
 
@@ -19,7 +20,7 @@ from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from shardlang.trace.auto.eliminate import NEVER
 from shardlang.trace.auto.paths import Paths, every_state, paths
-from shardlang.trace.pieces import State, layout_of
+from shardlang.trace.pieces import State, axes_of, layout_of
 
 Axes = frozenset[str]
 
@@ -57,6 +58,8 @@ class Prices:
     mesh: Mesh
     special: dict[tuple[int, ...], dict[State, None]] = field(factory=dict)
     tables: dict[tuple[object, ...], Paths] = field(factory=dict)
+    grown: dict[tuple[object, ...], int] = field(factory=dict)
+    """How many layouts were known when a table was made: with more it is made again."""
     planned: dict[tuple[object, ...], int] = field(factory=dict)
     copies: dict[tuple[object, ...], int] = field(factory=dict)
     layouts: dict[State, Layout | None] = field(factory=dict)
@@ -72,19 +75,33 @@ class Prices:
         found = self.gradients.get(key)
         if found is None:
             made = State(state.pieces, dict.fromkeys(sorted(axes), "sum"))
-            found = self.gradients[key] = self.one.setdefault(made, made)
+            found = self.gradients[key] = self.same(made)
         return found
 
+    def same(self, state: State) -> State:
+        """The object that stands for all layouts equal to this one, so that they are told apart at once."""
+        return self.one.setdefault(state, state)
+
     def layout(self, state: State) -> Layout | None:
-        """The layout of a state; ``None`` where no spec says it. It is then known to occur."""
+        """The layout of a state; ``None`` where no spec says it."""
         if state not in self.layouts:
             try:
                 self.layouts[state] = layout_of(self.mesh, state)
             except ValueError:
                 self.layouts[state] = None
             else:
-                self.special.setdefault(state.shape, {})[state] = None
+                self._occurs(state)
         return self.layouts[state]
+
+    def _occurs(self, state: State) -> None:
+        """Notes a layout, and those of its gradient, for the table of its shape."""
+        known = self.special.setdefault(state.shape, {})
+        busy = {a for piece in state.pieces for a in axes_of(piece, self.mesh)}
+        free = [a.name for a in self.mesh.leaves() if a.size > 1 and a.name not in busy]
+        known[self.same(state)] = None
+        for count in range(len(free) + 1):
+            for axes in combinations(free, count):
+                known[self.gradient(state, frozenset(axes))] = None
 
     def between(self, source: State, target: State, dtype: str) -> int:
         """The time of bringing a value from one layout to another; ``NEVER`` where there is no way."""
@@ -92,8 +109,11 @@ class Prices:
             return 0
         key = (source.shape, DTYPES[dtype].itemsize)
         table = self.tables.get(key)
-        if table is None:
-            here = [*every_state(self.mesh, source.shape), *self.special.get(source.shape, ())]
+        if table is None or (
+            self._missing(table, source, target) and self.grown[key] < len(self.special[source.shape])
+        ):
+            self.grown[key] = len(self.special.get(source.shape, ()))
+            here = [*map(self.same, every_state(self.mesh, source.shape)), *self.special.get(source.shape, ())]
             table = self.tables[key] = paths(self.mesh, here, DTYPES[dtype].itemsize)
         a, b = table.number.get(source), table.number.get(target)
         if a is not None and b is not None and table.times[a][b] < NEVER:
@@ -107,6 +127,9 @@ class Prices:
                 found = NEVER
             self.planned[asked] = found
         return found
+
+    def _missing(self, table: Paths, source: State, target: State) -> bool:
+        return source not in table.number or target not in table.number
 
     def varied(self, state: State, dtype: str, sets: Iterable[Axes]) -> int:
         """Adding up the parts of a gradient, once for each set of axes, from the smaller sets on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, frozen
@@ -89,11 +89,14 @@ def search_of(
         owed[q.number].update((p.axis, p.op) for p in layout.owed())
     produced: dict[int, tuple[Choice, tuple[State, ...]]] = {}
     for number in net.whole:
-        produced[number] = (Choice(None, (0,)), (state_of(Layout.whole(mesh, net.quantities[number].shape)),))
+        produced[number] = (
+            Choice(None, (0,)),
+            (prices.same(state_of(Layout.whole(mesh, net.quantities[number].shape))),),
+        )
     for q, g in zip(net.arguments, given, strict=True):
         variable = model.variable(len(g.options)) if len(g.options) > 1 else None
         search.options.append(variable)
-        states = tuple(state_of(o) for o in g.options)
+        states = tuple(prices.same(state_of(o)) for o in g.options)
         produced[q.number] = (Choice(variable, tuple(range(len(states)))), states)
     marked = {source.number for source, _ in net.marks.values()}
     uses: dict[int, list[tuple[Choice, tuple[Atom, ...]]]] = {q.number: [] for q in net.quantities}
@@ -131,7 +134,7 @@ def search_of(
             uses[q.number].append((Choice(choice.variable, tuple(order_of[a] for a in atoms)), tuple(order_of)))
     for q, final in zip(net.outputs, results, strict=True):
         if final is not None:
-            uses[q.number].append((Choice(None, (0,)), ((Want(state_of(final), frozenset()),),)))
+            uses[q.number].append((Choice(None, (0,)), ((Want(prices.same(state_of(final)), frozenset()),),)))
     for number in marks:
         _resolve(net, marks, produced, net.quantities[number])
     leaving = {q.number for q, layout in zip(net.outputs, results, strict=True) if layout is None}
@@ -181,30 +184,32 @@ def _followed(
         return None
     variable = next(iter(variables))
     length = len(sources[moving[0]][0].kinds)
+    as_they_come: dict[tuple[State, ...], int] = {}
+    for n, strategy in enumerate(found):
+        as_they_come.setdefault(tuple(strategy.wants[i].state for i in moving), n)
+    nearest: dict[tuple[State, ...], int] = {}
     kinds = []
     for value in range(length):
-        come = {i: sources[i][1][sources[i][0].kinds[value]] for i in moving}
-        best = None
-        for n, strategy in enumerate(found):
-            cost = strategy.cost
-            for i, state in come.items():
-                if strategy.wants[i].state != state:
-                    q = operation.operands[i]
-                    parts = strategy.wants[i].parts
-                    cost += model.prices.copy(
-                        state,
-                        strategy.wants[i].state,
-                        dtype_name(q.fake.dtype),
-                        q.flows,
-                        () if parts is None else (parts,),
-                    )
-            fits = all(strategy.wants[i].state == state for i, state in come.items())
-            rank = (not fits, cost)
-            if best is None or rank < best[0]:
-                best = (rank, n)
-        assert best is not None
-        kinds.append(best[1])
+        come = tuple(sources[i][1][sources[i][0].kinds[value]] for i in moving)
+        taken = as_they_come.get(come)
+        if taken is None:
+            if come not in nearest:
+                costs = [_fetched(model, operation, s, dict(zip(moving, come, strict=True))) for s in found]
+                nearest[come] = costs.index(min(costs))
+            taken = nearest[come]
+        kinds.append(taken)
     return Choice(variable, tuple(kinds))
+
+
+def _fetched(model: Model, operation: Operation, strategy: Strategy, come: Mapping[int, State]) -> int:
+    """The time of an operator run so, and of bringing it the operands that come in these layouts."""
+    cost = strategy.cost
+    for i, state in come.items():
+        want, q = strategy.wants[i], operation.operands[i]
+        parts = () if want.parts is None else (want.parts,)
+        if want.state != state:
+            cost += model.prices.copy(state, want.state, dtype_name(q.fake.dtype), q.flows, parts)
+    return cost
 
 
 def _resolve(

@@ -81,9 +81,9 @@ class Ways:
 
     def _interned(self, made: Strategy) -> Strategy:
         """With one object for equal layouts, so that they are told apart at once."""
-        one = self.prices.one
-        wants = tuple(Want(one.setdefault(w.state, w.state), w.parts) for w in made.wants)
-        return Strategy(wants, tuple(one.setdefault(s, s) for s in made.results), made.cost)
+        same = self.prices.same
+        wants = tuple(Want(same(w.state), w.parts) for w in made.wants)
+        return Strategy(wants, tuple(map(same, made.results)), made.cost)
 
     def _any(self, operation: Operation, source: Sequence[State]) -> Iterator[tuple[State, ...]]:
         """What only rearranges takes its operand as it comes, or as axes make it."""
