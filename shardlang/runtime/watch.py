@@ -28,6 +28,9 @@ TICK = 0.5
 LATE = 5.0
 """Seconds of one wait from which on ranks compare what they are at; a third of the timeout where that is less."""
 
+PATIENCE = 3
+"""How often in a row the store may fail to answer before it is taken for gone, and with it the launch."""
+
 
 @frozen
 class Difference:
@@ -77,14 +80,20 @@ def difference(store: Any, line: Line) -> Difference | None:
 
 
 def close(line: Line) -> None:
-    """The failure is told: words from now on are about another one."""
+    """The failure is told: words from now on are about another one, and turns are counted from here on.
+
+    A rank that failed otherwise than the others may have counted others.
+    """
     with _lock:
         line.incidents += 1
+        line.number = 0
+        line.recent.clear()
 
 
 def _watch(world: Any, store: Any) -> None:
     waits: dict[int, tuple[Turn, float, bool]] = {}
-    while dist.is_initialized() and dist.group.WORLD is world:
+    failures = 0
+    while failures < PATIENCE and dist.is_initialized() and dist.group.WORLD is world:
         time.sleep(TICK)
         now = time.monotonic()
         for thread, turn in list(turns.inside.items()):
@@ -101,8 +110,9 @@ def _watch(world: Any, store: Any) -> None:
                     _compare(store, turn)
                 if store.check([f"{place(turn[0])}/failed"]):
                     _wake(thread, turn)
+                failures = 0
             except (RuntimeError, OSError):
-                return  # the store is gone, and with it the launch
+                failures += 1
 
 
 def _compare(store: Any, turn: Turn) -> None:
