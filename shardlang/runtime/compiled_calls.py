@@ -29,6 +29,7 @@ from shardlang.layout import Layout
 from shardlang.lower import torch_private
 from shardlang.lower.placements import carried, layout_of
 from shardlang.plan.plan import Plan
+from shardlang.runtime.attributes import Slot, in_place_of, plain_tensors
 from shardlang.runtime.calls import Boundary, Call
 from shardlang.runtime.groups import Team
 from shardlang.runtime.held import Held, take_apart
@@ -74,6 +75,7 @@ class _Body:
     parameter's gradient, by its name in the module; ``line`` gives the layouts of the results; modules ``apart`` inside
     it are called as they are."""
 
+    module: nn.Module
     twin: nn.Module
     path: str
     boundary: Boundary
@@ -95,10 +97,17 @@ def install(
     """Compiles the module's forward; what is inside it with it, but for modules ``apart``. The program then goes
     through ``compiler``."""
     eager = module.forward
-    body = _Body(_without_hooks(module), path, boundary, own, line, tuple(apart), compiler)
+    body = _Body(module, _without_hooks(module), path, boundary, own, line, tuple(apart), compiler)
     modules = _inside(module, {p.module for p in apart})
     slots = _slots(modules)
+    plain: dict[str, Slot] = {}
     made: dict[Any, _Compiled] = {}
+
+    def key_of(structure: Any, others: tuple[Any, ...], given: list[Tensor]) -> tuple[list[Any], Any]:
+        """The tensors of a call, and what its program depends on."""
+        held = [owner[last] for owner, last in (*slots.values(), *plain.values())]
+        tensors: list[Any] = [*held, *given]
+        return tensors, (structure, others, tuple(map(_key, tensors)), tuple(m.training for m in modules.values()))
 
     @wraps(eager)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -109,12 +118,13 @@ def install(
         others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         if not all(isinstance(leaf, STATIC) for leaf in others):
             return eager(*args, **kwargs)
-        tensors = [*(owner[last] for owner, last in slots.values()), *given]
-        key = (structure, others, tuple(map(_key, tensors)), tuple(m.training for m in modules.values()))
+        tensors, key = key_of(structure, others, given)
         found = made.get(key)
         if found is None:
+            plain.update(plain_tensors(modules))
+            tensors, key = key_of(structure, others, given)
             try:
-                found = made[key] = _compile(body, list(slots), leaves, structure, tensors)
+                found = made[key] = _compile(body, list(slots), plain, leaves, structure, tensors)
                 forget(made)
             except ShardlangError as error:
                 way_out = (
@@ -177,10 +187,17 @@ def _without_hooks(module: nn.Module) -> nn.Module:
 
 
 def _compile(
-    body: _Body, names: Sequence[str], leaves: Sequence[Any], structure: pytree.TreeSpec, tensors: Sequence[Tensor]
+    body: _Body,
+    owned: Sequence[str],
+    plain: Mapping[str, Slot],
+    leaves: Sequence[Any],
+    structure: pytree.TreeSpec,
+    tensors: Sequence[Tensor],
 ) -> _Compiled:
     boundary, path, line = body.boundary, body.path, body.line
+    names = [*owned, *plain]
     count = len(names)
+    twins = [(vars(body.twin), key) if owner is vars(body.module) else (owner, key) for owner, key in plain.values()]
     made: list[Any] = []
     shape_of: list[pytree.TreeSpec] = []
     declared: list[Any] = []
@@ -190,8 +207,9 @@ def _compile(
         feed = iter(values[count:])
         filled = [next(feed) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, structure)
-        with noting(body.apart, noted):
-            output = torch.func.functional_call(body.twin, dict(zip(names, values[:count], strict=True)), args, kwargs)
+        own = dict(zip(owned, values[: len(owned)], strict=True))
+        with noting(body.apart, noted), in_place_of(twins, values[len(owned) : count]):
+            output = torch.func.functional_call(body.twin, own, args, kwargs)
         out, spec = pytree.tree_flatten(output)
         made[:], shape_of[:] = [], [spec]
         given: list[Any] = []
