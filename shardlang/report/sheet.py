@@ -24,17 +24,18 @@ def plan_page(plan: Plan, title: str) -> str:
     return page(title, [(heading, plan_svg(plan), [head, *rows])])
 
 
-def rank_table(layout: Layout, most: int = 256) -> list[tuple[str, ...]]:
-    """Rank, coordinates, local shape, and the indices of each dim."""
+def rank_table(layout: Layout, most: int = 256, shown: range | None = None, hint: str = "") -> list[tuple[str, ...]]:
+    """Rank, coordinates, local shape, and the indices of each dim: of ``shown``, or of the first ranks and a line that
+    says how many more there are and (``hint``) how to see them."""
     mesh = layout.mesh
     rows: list[tuple[str, ...]] = [("rank", "at", "local shape", *(f"dim {d}" for d in range(len(layout.shape))))]
-    for rank in mesh.ranks[:most]:
+    for rank in mesh.ranks[:most] if shown is None else shown:
         at = " ".join(f"{a.name}={mesh.coordinate(rank, a.name)}" for a in mesh.axes)
         shape = "x".join(map(str, layout.local_shape(rank))) or "scalar"
         runs = [
             " ".join(f"{a}:{b}" for a, b in r[:6]) + (" ..." if len(r) > 6 else "") or "-" for r in layout.runs(rank)
         ]
         rows.append((str(rank), at, shape, *runs))
-    if mesh.size > most:
-        rows.append((f"and {mesh.size - most} more", *[""] * (len(rows[0]) - 1)))
+    if shown is None and mesh.size > most:
+        rows.append((f"and {mesh.size - most:,} more{hint}", *[""] * (len(rows[0]) - 1)))
     return rows

@@ -35,6 +35,17 @@ def test_text_shows_the_grid_and_every_rank() -> None:
     assert "3     a=1 b=1  4x4          4:8    4:8" in out
 
 
+def test_of_a_large_mesh_the_first_ranks_are_shown_and_others_when_asked_for() -> None:
+    args = ("[8192/a 8192/b]", "--mesh", "a:128 * b:64")
+    out = viz(*args)
+    assert len(out.splitlines()) < 80
+    assert out.endswith("and 8,128 more; `--ranks A..B` shows others\n")
+    assert viz(*args, "--ranks", "8191").splitlines()[-1] == "8191  a=127 b=63  64x128       8128:8192  8064:8192"
+    result = CliRunner().invoke(main, ["viz", *args, "--ranks", "8190..9000"])
+    assert result.exit_code == 2
+    assert "the mesh has ranks 0..8191" in result.output
+
+
 def test_a_fused_weight_shows_its_stripes() -> None:
     assert picture_text(Layout.whole(mesh_of(4), (8,)))[1].split() == ["|", "0-3", "|"]
     out = viz("[(3 4/t)]", "--mesh", "t:2")
