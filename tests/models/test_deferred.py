@@ -95,3 +95,56 @@ def test_parameters_that_are_left_alone_are_reduced_after_materializing(world: W
         total, count = nets.next_token(plain, nets.tokens(0))
         (total / count).backward()
         assert torch.allclose(found["norm"], sl.grad_norm(plain.parameters()), rtol=1e-5)
+
+
+PERCEPTRON = """
+mesh m = dp:2 * tp:2
+model p on m {{
+  param up.weight   : [{up} d]
+  param up.bias     : [{up}]
+  param down.weight : [d {up}]
+  param otherwise   : whole
+  call root (x: [n/dp d]) -> [n/dp d]
+  {more}
+}}
+"""
+UNEVEN = PERCEPTRON.replace("  param up.bias     : [{up}]\n", "").replace("{up}", "f/~tp")
+SUB_AXES = """
+mesh m = dp:1 * tp:4
+split m.tp = tp0:2 * tp1:2
+let kv = 2, g = 2, k = 4
+model llama on m {{
+  param layers.*.attention.wq.weight      : [(kv/tp0 g/tp1 k) d]
+  param layers.*.attention.{{wk,wv}}.weight : [(kv/tp0 k) d]
+  param layers.*.attention.wo.weight      : [d (kv/tp0 g/tp1 k)]
+  param otherwise                         : whole
+  call root (tokens: [batch/dp seq]) -> [batch/dp seq vocab]
+  {more}
+}}
+"""
+
+
+def parts(text: str, build: str) -> tuple[dict[str, Tensor], int]:
+    """All tensors, whole; and how many elements this rank stores of parameters."""
+    program = sl.loads(text)
+    model = program.apply(sl.deferred(getattr(nets, build), seed=9), program.mesh("m").device_mesh("cpu"))
+    sl.materialize(model)
+    stored = sum(p.to_local().numel() for p in model.parameters())
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {n: sl.reshard(t.detach(), "whole").to_local() for n, t in tensors}, stored
+
+
+@pytest.mark.parametrize("more", ["", "fsdp root over dp"])
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [(PERCEPTRON.replace("{up}", "f/tp"), "perceptron"), (UNEVEN, "Uneven"), (SUB_AXES, "llama")],
+)
+def test_every_kind_of_parameter_has_its_values_by_seed(world: World, text: str, build: str, more: str) -> None:
+    """Scalars, integers, empty ones, buffers; sizes that do not divide; heads fewer than ranks."""
+    plain = sl.materialize(sl.deferred(getattr(nets, build), seed=9))
+    right = {n: t.detach() for n, t in [*plain.named_parameters(), *plain.named_buffers()]}
+    numel = sum(p.numel() for p in plain.parameters())
+    for found, stored in world.run(parts, text.format(more=more), build):
+        assert found.keys() == right.keys()
+        assert all(torch.equal(found[n], right[n]) and found[n].dtype == right[n].dtype for n in right)
+        assert stored < numel
