@@ -137,7 +137,7 @@ def _choices(operands: Sequence[Operand]) -> list[tuple[TensorSpec, ...]]:
         options.append(found)
     if math.prod(map(len, options)) > WAYS:
         first = next(o.spec for o in operands if is_open(o.spec))
-        raise ShardlangError(sl03_layouts.too_many_ways(_open_dim(first), WAYS))
+        raise ShardlangError(sl03_layouts.too_many_ways(_open_dim(first), "the two sides", WAYS))
     return list(product(*options))
 
 

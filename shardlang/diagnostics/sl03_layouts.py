@@ -323,9 +323,10 @@ def ranks_beyond(span: Span, mesh: str, last: int, nproc: int) -> Diagnostic:
 
 
 @message("SL0327", "more ways to choose axes than are compared")
-def too_many_ways(span: Span, limit: int) -> Diagnostic:
+def too_many_ways(span: Span, tensor: str, limit: int | None = None) -> Diagnostic:
+    ways = "more ways than can be looked at" if limit is None else f"more than {limit} ways"
     return Diagnostic(
-        f"the `/?` of this transition can be chosen in more than {limit} ways",
+        f"the `/?` of {named(tensor)} can be chosen in {ways}",
         span,
         label="too much is left open",
         notes=("each way is planned, and the cheapest is taken",),

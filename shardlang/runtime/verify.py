@@ -19,7 +19,7 @@ from shardlang.check.transition import bind_change, open_names, unify_change
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.dtypes import DTYPES
 from shardlang.mesh import Mesh
-from shardlang.runtime import simulate
+from shardlang.runtime import open_axes, simulate
 from shardlang.runtime.law import differences
 from shardlang.runtime.sharded import ShardedFunction
 from shardlang.trace.rules.factors import declare_all
@@ -36,12 +36,17 @@ class Verdict:
     bytes: int
     gradients: int = 0
     """Gradients compared."""
+    choices: str | None = None
+    """What ``auto`` and ``/?`` chose, where it was asked for."""
 
 
-def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, auto: bool = False) -> Verdict:
+def verify_fn(
+    declared: Fn, function: Callable[..., Any], program: Program, *, auto: bool = False, explain: bool = False
+) -> Verdict:
     """Runs a function on tensors of the least shapes that its signature allows, split and on one device.
 
-    Floating values are drawn in double precision. Raises ShardlangError: SL0524 where they differ.
+    Floating values are drawn in double precision. ``explain`` adds what was chosen. Raises ShardlangError: SL0524 where
+    they differ.
     """
     assert declared.mesh is not None
     mesh = declared.mesh
@@ -64,7 +69,9 @@ def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, a
                 sl05_functions.undeclared_tensor(declared.name, parameter.name, declared.span, given=False)
             )
     compiled = ShardedFunction(body, declared, Scope(mesh, program.lets), None, auto)
-    operands = [Operand(a.name, a.spec, shapes[a.name], mesh) for a in declared.args if a.spec]
+    # Of a dim that leaves its axis open the first that fits: the law is the same for all of them.
+    chosen = [found[0] for found in open_axes.options(declared, list(shapes.values()), mesh)]
+    operands = [Operand(a.name, s, shapes[a.name], mesh) for a, s in zip(declared.args, chosen, strict=True)]
     made = compiled.program_in(bind_all(operands, Sizes()), tensors)
 
     def plain(*values: torch.Tensor) -> Any:
@@ -76,7 +83,8 @@ def verify_fn(declared: Fn, function: Callable[..., Any], program: Program, *, a
     plans = [p for m in made.moves for p in (m.forward, m.backward) if p is not None]
     gradients = sum(t.is_floating_point() for t in tensors)
     count = sum(p.collectives for p in plans)
-    return Verdict("fn", declared.name, shapes, count, sum(p.bytes_received for p in plans), gradients)
+    choices = compiled.explain() if explain else None
+    return Verdict("fn", declared.name, shapes, count, sum(p.bytes_received for p in plans), gradients, choices)
 
 
 def verify_reshard(declared: Reshard, program: Program) -> Verdict:

@@ -101,6 +101,13 @@ def test_an_open_dim_stands_for_every_axis_that_is_free_and_divides() -> None:
     assert sources("[... 8/?] => [4 8]", "a:2 * b:4") == ["[4 8/a]", "[4 8/b]"]
 
 
+def test_looking_for_ways_ends_where_there_are_none_among_very_many() -> None:
+    axes = " * ".join(f"a{i}:2" for i in range(15)) + " * b:3"
+    wide = "[" + " ".join(["64/?"] * 8) + " 3/? 3/?] => [" + " ".join(["64"] * 8) + " 3 3]"
+    assert fault(wide, axes).code == "SL0327"
+    assert fault("[64/? 64/? 5/?] => [64 64 5]", axes).code == "SL0527"
+
+
 def test_two_open_dims_never_take_one_axis_but_two_sides_may() -> None:
     found = ways("[8/? 8/?] => [8/? 8]", "a:2 * b:4")
     assert [(str(w.source), str(w.target)) for w in found] == [
