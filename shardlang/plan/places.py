@@ -54,7 +54,7 @@ def places(costs: Costs, *, foreign: bool) -> Places:
     question, sizes = costs.question, costs.size
     target = question.target[0]
     open_slots = rooms(costs)
-    before = [a for at in question.source[0] for a in at]
+    before = [a for at, goal in zip(question.source[0], target, strict=True) if not goal for a in at]
     found: list[tuple[int, ...]] = []
     for a, size in enumerate(sizes):
         # Where room is short, those that stand aside in the source have it.

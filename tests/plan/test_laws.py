@@ -223,3 +223,12 @@ def test_a_larger_mesh_is_no_more_work_to_plan_on_than_a_small_one() -> None:
 
     calls(2)
     assert calls(128) < 2 * calls(4)  # primes of the sizes: seven twos beside two
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(4, 4), (8, 8), (16, 8)])
+def test_an_axis_that_starts_where_another_is_to_end_is_planned(size: int, ranks: int) -> None:
+    """The room that the target leaves is just what parts of the source's axis stand aside in."""
+    mesh = mesh_of(2, ranks)
+    plan = plan_transition(layout_of(mesh, (size,), "b", pending="a"), layout_of(mesh, (size,), "a"))
+    assert plan.gap == 0
+    holds(plan, 1)
