@@ -39,6 +39,12 @@ WORKER = "shardlang.cli.worker"
     help="Where results, logs and the plan go, in a directory named after the file.",
 )  # fmt: skip
 @click.option("--tolerance", type=float, default=1e-5, show_default=True, help="Relative difference of a loss.")
+@click.option(
+    "--fall",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Fail where the loss falls by a smaller share: 0.1 is 10%.",
+)
 def command(
     file: str,
     nproc: int | None,
@@ -50,11 +56,12 @@ def command(
     sets: dict[str, int],
     out: Path,
     tolerance: float,
+    fall: float | None,
 ) -> None:
     """Train the model of FILE on its mesh (or carry out its reshards), and the same on one device beside it.
 
-    FILE is a `.shard` file or the JSON that `compile` wrote. Exit 1 where results differ beyond the tolerance, or a
-    rank fails.
+    FILE is a `.shard` file or the JSON that `compile` wrote. Exit 1 where results differ beyond the tolerance, where
+    the loss does not fall as `--fall` says, or a rank fails.
     """
     session = compilation.load(file, sets=sets, nproc=nproc, model=model)
     chosen = _model(session, name)
@@ -74,7 +81,7 @@ def command(
             result = _run_training(session, task, directory, tolerance)
     (directory / "run.json").write_text(json.dumps(result, indent=2) + "\n")
     _show(result, form)
-    faults = _faults(result, tolerance)
+    faults = _faults(result, tolerance, fall)
     if faults:
         raise ShardlangError(faults)
 
@@ -275,7 +282,7 @@ def _show(result: dict[str, Any], form: str) -> None:
     (print_reshards if "reshards" in result else print_training)(result, console)
 
 
-def _faults(result: dict[str, Any], tolerance: float) -> list[Any]:
+def _faults(result: dict[str, Any], tolerance: float, fall: float | None = None) -> list[Any]:
     """What makes the run fail; collectives that differ from the plan only warn, on standard error."""
     from shardlang.report.run import differences
 
@@ -293,4 +300,6 @@ def _faults(result: dict[str, Any], tolerance: float) -> list[Any]:
     ):
         if not result[key] <= limit:
             faults.append(sl07_launch.results_differ(what, result[key], limit))
+    if fall is not None and not result["loss_fall"] >= fall:
+        faults.append(sl07_launch.loss_stays(result["loss_fall"], fall, result["steps"]))
     return faults

@@ -96,3 +96,13 @@ def open_reshards(name: str, open_names: Sequence[str]) -> Diagnostic:
 @message("SL0739", "a reshard that gave another tensor")
 def reshard_differs(name: str) -> Diagnostic:
     return Diagnostic(f"reshard `{name}` did not give the tensor that it was given")
+
+
+@message("SL0740", "a loss that does not fall as it was to")
+def loss_stays(fall: float, wanted: float, steps: int) -> Diagnostic:
+    went = f"falls by {fall:.1%}" if fall >= 0 else f"rises by {-fall:.1%}" if fall < 0 else "is no number"
+    return Diagnostic(
+        f"the loss {went} in {plural(steps, 'step')}, and was to fall by {wanted:.1%}",
+        notes=("the ranks train as one device does: what is amiss is the model, its data or the number of steps",),
+        helps=("train longer with `--steps`, or ask for less with `--fall`",),
+    )

@@ -104,6 +104,24 @@ def test_results_that_differ_from_one_devices_fail_the_run() -> None:
     assert _faults(right, 1e-5) == []
 
 
+@pytest.mark.parametrize(
+    ("fall", "asked", "says"),
+    [
+        (0.3, None, None),
+        (0.3, 0.3, None),
+        (0.05, 0.1, "falls by 5.0% in 20 steps, and was to fall by 10.0%"),
+        (-0.02, 0.0, "rises by 2.0%"),
+        (float("nan"), 0.1, "is no number"),
+    ],
+)
+def test_a_loss_that_does_not_fall_as_asked_fails_the_run(fall: float, asked: float | None, says: str | None) -> None:
+    equal = {"loss_max_relative_difference": 0.0, "grad_norm_max_relative_difference": 0.0}
+    result = {"collectives_planned": [], "collectives_run": [], **equal, "loss_fall": fall, "steps": 20}
+    found = _faults(result, 1e-5, asked)
+    assert [fault.code for fault in found] == ([] if says is None else ["SL0740"])
+    assert says is None or says in found[0].message
+
+
 def test_a_reshard_that_gave_another_tensor_fails_the_run() -> None:
     one = {"collectives_planned": [], "collectives_run": []}
     found = _faults({"reshards": {"r": {**one, "equal": False}, "s": {**one, "equal": True}}}, 1e-5)

@@ -38,6 +38,16 @@ def test_ranks_train_as_one_device_does_and_send_what_was_planned(tmp_path: Path
     assert "the ranks" in err
 
 
+def test_a_loss_that_has_to_fall_fails_the_run_where_it_does_not(tmp_path: Path) -> None:
+    file = on_mesh("dp:1 * tp:1", tmp_path)
+    code, out, err = run(file, "--nproc", "1", "--steps", "3", "--fall", "0.99", out=tmp_path / "out")
+    assert code == 1
+    assert "error[SL0740]: the loss falls by" in err
+    assert "loss falls by" in out  # the figures are shown all the same
+    code, _, err = run(file, "--nproc", "1", "--steps", "3", "--fall", "0.0001", out=tmp_path / "out")
+    assert code == 0, err
+
+
 def test_a_step_taken_out_of_the_plan_shows(tmp_path: Path) -> None:
     """One process plans, others run; what ran does not come from the plan."""
     taken = "reduce_scatter"
