@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from importlib.metadata import version
 from itertools import product
+from os import cpu_count, getloadavg
 from pathlib import Path
 from random import Random
 from time import process_time
@@ -159,7 +160,8 @@ def main(write: Callable[[str], object]) -> None:
     lines = [f"| {what} | {figure} | {bound} |" for what, figure, bound in rows()]
     head = (
         f"Planner, {date.today()}: Python {platform.python_version()}, torch {version('torch')}, "
-        f"{platform.machine()}, one core of a shared machine; processor time."
+        f"numpy {version('numpy')}, {platform.machine()}, one core of a shared machine (load {getloadavg()[1]:.0f} on "
+        f"{cpu_count()} cores); processor time."
     )
     text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
     before = text.split("\n## Planner\n")[0].rstrip()
