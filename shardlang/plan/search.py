@@ -27,7 +27,7 @@ PRIME, MOST_ATOMS = 5, 10
 """Up to so many prime atoms the search is on them as well; of more than so many not all states are looked at."""
 STATES = (2600, 2600, 2600, 2600, 8000)
 """By the mesh's axes of more than one rank: up to how many states are looked at all."""
-TURNS = (30, 30, 30, 30, 400, 140)
+TURNS = (24, 24, 24, 24, 400, 140)
 """By the mesh's axes of more than one rank: how many states the search takes up before it gives up, if they are few."""
 
 
