@@ -21,13 +21,24 @@ from torch.utils import _pytree as pytree
 
 from shardlang.check import Scope, Sizes, check_signature, check_spec, open_dims
 from shardlang.check.bind import Operand, bind, bind_all
-from shardlang.check.program import Arg, Fn
+from shardlang.check.program import Fn
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
-from shardlang.lower import torch_private
-from shardlang.lower.placements import device_mesh, layout_of, mesh_of, placements_of, ranks_of
+from shardlang.lower.placements import device_mesh, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
 from shardlang.runtime import open_axes
+from shardlang.runtime.arguments import (
+    TENSORS,
+    Placed,
+    Tensor,
+    argument_of,
+    argument_unnamed,
+    block_of,
+    block_without_grad,
+    key_of,
+)
+from shardlang.runtime.attributes import Slot, in_place_of
+from shardlang.runtime.closed_over import closed_over
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.inlined import inlined
@@ -37,31 +48,9 @@ from shardlang.runtime.seeds import seed_of_call
 from shardlang.syntax.parse import parse_signature, parse_spec
 from shardlang.trace import describe
 from shardlang.trace.capture import Mark, TensorType, Trace, capture
-from shardlang.trace.compile import Argument, lower
+from shardlang.trace.compile import lower
 from shardlang.trace.literals import source_of_literal
 from shardlang.trace.program import LocalProgram
-
-
-@frozen(eq=False)
-class _Placed:
-    """A tensor of which only shape, dtype and layout count."""
-
-    tensor: torch.Tensor
-    layout: Layout
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tensor.dtype
-
-
-Tensor = torch.Tensor | ShardTensor
-
-
-_TENSORS = (torch.Tensor, ShardTensor)
 
 
 @frozen(eq=False)
@@ -93,6 +82,7 @@ class ShardedFunction:
         self._compiled: dict[Any, _Compiled] = {}
         self._traces: dict[Any, Trace] = {}
         self._last: LocalProgram | None = None
+        self._closed: dict[str, Slot] | None = None
         self._names = tuple(self._signature.parameters)
         self._plain = self._names == tuple(a.name for a in declared.args)
         """Are the parameters just those of the signature, in its order?"""
@@ -104,7 +94,7 @@ class ShardedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors, others = self._taken(args, kwargs)
-        key = (tuple(map(_key, tensors)), others)
+        key = (tuple(map(key_of, tensors)), others)
         found = self._compiled.get(key)
         if found is None:
             found = self._compiled[key] = self._compile(tensors, others)
@@ -112,9 +102,9 @@ class ShardedFunction:
         self._last = found.program
         assert found.run is not None
         if torch.is_grad_enabled():
-            local: list[Any] = [_block(t, k) for t, k in zip(tensors, found.arguments, strict=True)]
+            local: list[Any] = [block_of(t, k) for t, k in zip(tensors, found.arguments, strict=True)]
         else:
-            local = [_block_without_grad(t) for t in tensors]
+            local = [block_without_grad(t) for t in tensors]
         if found.program.draws:
             local.append(seed_of_call())
         made = list(found.run(*local))
@@ -130,8 +120,8 @@ class ShardedFunction:
 
     def program_in(self, layouts: Sequence[Layout], tensors: Sequence[torch.Tensor]) -> LocalProgram:
         """The local program for arguments that come in given layouts, with results as the signature has them."""
-        handles = [_Placed(t, w) for t, w in zip(tensors, layouts, strict=True)]
-        self._last = self._local_program(handles, ())
+        handles = [Placed(t, w) for t, w in zip(tensors, layouts, strict=True)]
+        self._last = self._local_program([*handles, *self._outside()], ())
         return self._last
 
     def local_for(
@@ -139,10 +129,12 @@ class ShardedFunction:
     ) -> Callable[..., tuple[torch.Tensor, ...]]:
         """This rank's function of local blocks, for arguments in given layouts; what ``torch.compile`` takes."""
         program, team = self.program_in(layouts, tensors), self._team(tensors)
+        kinds = _kinds(self._outside(), program.gradients[len(tensors) :])
         eager = function_for(program, self._rank(team), team)
         looked_into = function_for(program, self._rank(team), team, moved=lambda made: inlined(made, team))
 
         def local(*blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            blocks += tuple(block_of(t, k) for t, k in zip(self._outside(), kinds, strict=True))
             return looked_into(*blocks) if torch.compiler.is_compiling() else eager(*blocks)
 
         return local
@@ -150,8 +142,8 @@ class ShardedFunction:
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""
         usual = self._plain and not kwargs and len(args) == len(self._names)
-        if usual and all(isinstance(value, _TENSORS) for value in args):
-            return list(args), ()
+        if usual and all(isinstance(value, TENSORS) for value in args):
+            return [*args, *self._outside()], ()
         if kwargs or len(args) != len(self._names):
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -161,31 +153,36 @@ class ShardedFunction:
         tensors: list[Tensor] = []
         for arg in self.declared.args:
             value = given.pop(arg.name)
-            if not isinstance(value, _TENSORS):
+            if not isinstance(value, TENSORS):
                 name = self.declared.name
                 raise ShardlangError(sl05_functions.argument_not_tensor(name, arg.name, type(value).__name__, arg.span))
             tensors.append(value)
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
                 raise ShardlangError(sl05_functions.undeclared_tensor(self.declared.name, name, self.declared.span))
-        return tensors, tuple(given.items())
+        return [*tensors, *self._outside()], tuple(given.items())
+
+    def _outside(self) -> list[Any]:
+        """The parameters that the function closes over, as they are now."""
+        if self._closed is None:
+            self._closed = closed_over(self.function)
+        return [owner[key] for owner, key in self._closed.values()]
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _compile(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> _Compiled:
         program = self._local_program(tensors, others)
         team = self._team(tensors)
-        arguments = tuple(
-            ArgumentKind(placements_of(g) or (), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
-            for t, g in zip(tensors, program.gradients, strict=True)
-        )
+        arguments = _kinds(tensors, program.gradients)
         results = None
         if any(isinstance(t, DTensor | ShardTensor) for t in tensors):
             mesh = self._device_mesh()
             results = tuple(ResultKind(w, mesh, d) for w, d in zip(program.results, program.result_dtypes, strict=True))
         return _Compiled(program, function_for(program, self._rank(team), team), arguments, results)
 
-    def _local_program(self, tensors: Sequence[Tensor | _Placed], others: tuple[Any, ...]) -> LocalProgram:
+    def _local_program(self, tensors: Sequence[Tensor | Placed], others: tuple[Any, ...]) -> LocalProgram:
+        count = len(self.declared.args)
+        outside, tensors = tensors[count:], tensors[:count]
         ways = open_axes.options(self.declared, [tuple(t.shape) for t in tensors], self.mesh)
         sizes = Sizes()
         operands = [
@@ -196,9 +193,13 @@ class ShardedFunction:
         arguments = []
         for arg, specs, t, layout in zip(self.declared.args, ways, tensors, layouts, strict=True):
             others_of = [bind(s, tuple(t.shape), self.mesh, sizes, name=arg.name) for s in specs[1:]]
-            made_of = self._argument(arg, t, layout, sizes)
+            made_of = argument_of(arg, t, layout, sizes, self.mesh, self.declared.name)
             arguments.append(evolve(made_of, options=(layout, *others_of)) if others_of else made_of)
-        wrapped = any(isinstance(t, DTensor | ShardTensor | _Placed) for t in tensors)
+        names = list(self._closed or ())
+        arguments += [
+            argument_unnamed(n, t, self.mesh, self.declared.name) for n, t in zip(names, outside, strict=True)
+        ]
+        wrapped = any(isinstance(t, DTensor | ShardTensor | Placed) for t in (*tensors, *outside))
 
         def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
             declared = self.declared.results
@@ -236,29 +237,12 @@ class ShardedFunction:
             names = [a.name for a in self.declared.args]
 
             def call(*tensors: torch.Tensor) -> Any:
-                return self.function(**dict(zip(names, tensors, strict=True)), **dict(others))
+                with in_place_of(list((self._closed or {}).values()), tensors[len(names) :]):
+                    return self.function(**dict(zip(names, tensors, strict=False)), **dict(others))
 
             self._traces[key] = capture(self.function, types, call)
             forget(self._traces)
         return self._traces[key]
-
-    def _argument(self, arg: Arg, tensor: Tensor | _Placed, declared: Layout, sizes: Sizes) -> Argument:
-        shape = tuple(tensor.shape)
-        if isinstance(tensor, DTensor | ShardTensor) and mesh_of(tensor.device_mesh) != self.mesh:
-            given = str(mesh_of(tensor.device_mesh))
-            raise ShardlangError(
-                sl05_functions.other_mesh(self.declared.name, arg.name, given, str(self.mesh), arg.span)
-            )
-        if isinstance(tensor, DTensor):
-            layout = layout_of(self.mesh, tensor.placements, shape)
-        elif isinstance(tensor, ShardTensor | _Placed):
-            layout = tensor.layout
-        else:
-            layout = Layout.whole(self.mesh, shape)
-        gradient = None
-        if arg.spec is not None and arg.spec.grad is not None:
-            gradient = bind(arg.spec.grad, shape, self.mesh, sizes, name=f"the gradient of {arg.name}")
-        return Argument(arg.name, TensorType(shape, tensor.dtype), layout, declared, gradient, arg.span)
 
     def _marked(self, mark: Mark, shape: tuple[int, ...], sizes: Sizes) -> Layout:
         if isinstance(mark.spec, Layout):
@@ -316,26 +300,12 @@ class ShardedFunction:
         return describe.local_source(self._described())
 
 
-def _key(tensor: Tensor) -> Any:
-    if isinstance(tensor, DTensor):
-        return torch_private.spec_of(tensor)
-    if isinstance(tensor, ShardTensor):
-        return tensor.layout, tensor.dtype
-    return tensor.shape, tensor.dtype, tensor.device
-
-
-def _block(tensor: Tensor, kind: ArgumentKind | None) -> torch.Tensor:
-    """The block of a tensor, on autograd's graph."""
-    if kind is not None:
-        assert isinstance(tensor, DTensor)
-        return kind.block(tensor)
-    return tensor.block if isinstance(tensor, ShardTensor) else tensor
-
-
-def _block_without_grad(tensor: Tensor) -> torch.Tensor:
-    if isinstance(tensor, DTensor):
-        return torch_private.block_of(tensor)
-    return tensor.block if isinstance(tensor, ShardTensor) else tensor
+def _kinds(tensors: Sequence[Tensor], gradients: Sequence[Layout]) -> tuple[ArgumentKind | None, ...]:
+    """What takes the blocks of tensors that are DTensors, with the layouts of their gradients."""
+    return tuple(
+        ArgumentKind(placements_of(g) or (), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
+        for t, g in zip(tensors, gradients, strict=True)
+    )
 
 
 def sharded(signature: str, mesh: Any, *, auto: bool = False) -> Callable[[Callable[..., Any]], ShardedFunction]:

@@ -20,6 +20,8 @@ from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.dtypes import DTYPES
 from shardlang.mesh import Mesh
 from shardlang.runtime import open_axes, simulate
+from shardlang.runtime.attributes import in_place_of
+from shardlang.runtime.closed_over import closed_over
 from shardlang.runtime.law import differences
 from shardlang.runtime.sharded import ShardedFunction
 from shardlang.trace.rules.factors import declare_all
@@ -72,12 +74,16 @@ def verify_fn(
     # Of a dim that leaves its axis open the first that fits: the law is the same for all of them.
     chosen = [found[0] for found in open_axes.options(declared, list(shapes.values()), mesh)]
     operands = [Operand(a.name, s, shapes[a.name], mesh) for a, s in zip(declared.args, chosen, strict=True)]
-    made = compiled.program_in(bind_all(operands, Sizes()), tensors)
+    outside = list(closed_over(body).values())
+    held = [_double(owner[key].detach()) for owner, key in outside]
+    with in_place_of(outside, held):
+        made = compiled.program_in(bind_all(operands, Sizes()), tensors)
 
     def plain(*values: torch.Tensor) -> Any:
-        return body(**{a.name: v for a, v in zip(declared.args, values, strict=True)})
+        with in_place_of(outside, values[len(tensors) :]):
+            return body(**{a.name: v for a, v in zip(declared.args, values, strict=False)})
 
-    found = differences(made, plain, tensors, mesh, tolerance=1e-9)
+    found = differences(made, plain, [*tensors, *held], mesh, tolerance=1e-9)
     if found:
         raise ShardlangError(sl05_functions.law_broken("fn", declared.name, str(found[0]), declared.span))
     plans = [p for m in made.moves for p in (m.forward, m.backward) if p is not None]
@@ -140,6 +146,10 @@ def _size(dim: SpecDim, sizes: Mapping[str, int], mesh: Mesh) -> int:
             value = 2 * math.prod(mesh.axis(a).size for a in factor.cuts)
         size *= value
     return size
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _tensor(dtype: str | None, shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:

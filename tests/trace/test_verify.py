@@ -47,6 +47,17 @@ def test_functions_and_reshards_of_a_file_are_held(tmp_path: Path, monkeypatch: 
     assert set(held) == {"mlp", "look", "cache", "uneven"}
 
 
+def test_a_function_with_parameters_of_its_own_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.shard").write_text("mesh pod = dp:2 * tp:2\nfn net on pod (x: [b/dp/tp 4]) -> [b/dp 6]\n")
+    Path("verified_layers.py").write_text(
+        "import torch\nlayer = torch.nn.Linear(4, 6)\ndef net(x): return layer(x).relu()\n"
+    )
+    done = CliRunner().invoke(main, ["verify", "f.shard", "--functions", "verified_layers"])
+    assert done.exit_code == 0, done.output
+    assert "held     fn net" in done.output
+
+
 def test_rules_of_a_file_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("f.shard").write_text(
