@@ -54,6 +54,22 @@ def _model(old: ModelLock, new: ModelLock) -> Iterator[str]:
         before, after = old.calls.get(module), new.calls.get(module)
         if before != after:
             yield f"call {module}: {before or 'no line'} -> {after or 'no line'}"
+    yield from _options(old.options, new.options)
+
+
+def _options(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    """What else is said of modules and parameters; the same change of those that differ in numbers only is one line."""
+    changes: dict[tuple[str, str, str], int] = {}
+    for name in dict.fromkeys([*old, *new]):
+        a, b = old.get(name, ""), new.get(name, "")
+        gone = [word for word in a.split(", ") if word and word not in b.split(", ")]
+        come = [word for word in b.split(", ") if word and word not in a.split(", ")]
+        if gone or come:
+            key = numberless(name), ", ".join(gone), ", ".join(come)
+            changes[key] = changes.get(key, 0) + 1
+    for (path, gone_text, come_text), count in changes.items():
+        many = f" ({plural(count, 'time')})" if count > 1 else ""
+        yield f"`{path}`{many}: {gone_text or 'nothing'} -> {come_text or 'nothing'}"
 
 
 def change(old: int, new: int) -> str:

@@ -47,6 +47,8 @@ class ModelLock:
     """(kind, axes) -> (how many in a step, their bytes)."""
     calls: Mapping[str, str] = field(factory=dict)
     parameters: Mapping[str, ParameterLock] = field(factory=dict)
+    options: Mapping[str, str] = field(factory=dict)
+    """What else is said of modules and parameters: ``checkpoint``, ``compile``, how a group goes, ``frozen``."""
 
 
 @frozen
@@ -121,7 +123,33 @@ def _model(layouts: ModelLayouts, steps: Iterable[tuple[str, tuple[str, ...], in
         {(kind, "/".join(axes)): (count, size) for kind, axes, count, size in steps},
         calls,
         {p.name: _parameter(p, groups.get(p.name), layouts) for p in layouts.unique_parameters()},
+        _options(layouts),
     )
+
+
+def _options(layouts: ModelLayouts) -> dict[str, str]:
+    """What lines say beside layouts, by module or parameter."""
+    said: dict[str, list[str]] = {}
+    for module in layouts.checkpoint:
+        said.setdefault(module or "root", []).append("checkpoint")
+    for module, compiled in layouts.compile:
+        said.setdefault(module or "root", []).append(f"compile {compiled.backend or 'inductor'}")
+    for group in layouts.groups:
+        line = group.line
+        reshard = str(line.reshard) if not isinstance(line.reshard, bool) else "yes" if line.reshard else "no"
+        words = ["fsdp over", "/".join(line.over)]
+        words += ["replicate", "/".join(line.replicate)] if line.replicate else []
+        words += [f"reshard {reshard}"]
+        for name, value in (("param", line.param_dtype), ("reduce", line.reduce_dtype), ("output", line.output_dtype)):
+            words += [f"{name} {value}"] if value else []
+        words += [f"prefetch {line.prefetch}"] if line.prefetch else []
+        words += ["offload"] if line.offload else []
+        words += ["float8"] if line.float8 else []
+        said.setdefault(group.module or "root", []).append(" ".join(words))
+    for parameter in layouts.unique_parameters():
+        if parameter.frozen:
+            said.setdefault(parameter.name, []).append("frozen")
+    return {name: ", ".join(words) for name, words in said.items()}
 
 
 def _parameter(parameter: ParameterLayout, group: FsdpGroup | None, layouts: ModelLayouts) -> ParameterLock:
@@ -188,6 +216,7 @@ def lock_text(lock: Lock) -> str:
         for (kind, axes), (count, size) in model.collectives.items():
             lines.append(f"  collective {kind} {axes} {count} {size}")
         lines += [f"  call {module} {text}" for module, text in model.calls.items()]
+        lines += [f"  with {name} {text}" for name, text in model.options.items()]
         for path, p in model.parameters.items():
             line = f"  param {path} {p.dtype} {p.layout} stored {p.stored} fsdp {p.group}"
             lines.append(line + f" gathers {p.gathers} by {p.links}")
@@ -211,9 +240,10 @@ class _Draft:
     collectives: dict[tuple[str, str], tuple[int, int]] = Factory(dict)
     calls: dict[str, str] = Factory(dict)
     parameters: dict[str, ParameterLock] = Factory(dict)
+    options: dict[str, str] = Factory(dict)
 
     def done(self) -> ModelLock:
-        return ModelLock(self.mesh, self.memory, self.collectives, self.calls, self.parameters)
+        return ModelLock(self.mesh, self.memory, self.collectives, self.calls, self.parameters, self.options)
 
 
 def read_lock(name: str, data: bytes) -> Lock:
@@ -272,6 +302,9 @@ def _item(line: str, model: _Draft) -> None:
     elif kind == "call":
         module, _, text = rest.partition(" ")
         model.calls[module] = text
+    elif kind == "with":
+        name, _, text = rest.partition(" ")
+        model.options[name] = text
     elif kind == "param":
         found = _PARAM.fullmatch(rest)
         if found is None:

@@ -55,6 +55,7 @@ def test_a_lock_says_what_a_file_comes_down_to(folder: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[:3] == ["# shardlang lock 1", "", "mesh pod = dp:2@ib * tp:4(t0:2 * t1:2) ranks 0..7"]
     assert "  call layers.0 (x: [... b/dp d]) -> (y: [b/dp _ d]{+tp}, _)" in lines
+    assert "  with layers.0 fsdp over dp reshard yes param bf16" in lines
     assert "reshard later" in lines
     assert lines[lines.index("reshard later") + 1] == "  open n"
     assert lines[lines.index("reshard turn") + 1].split()[1] == "dp/tp"
@@ -124,6 +125,20 @@ def test_a_plan_that_changes_is_said_step_by_step(folder: Path) -> None:
     (line,) = changed(folder, "=> [8192 8192/dp/tp]", "=> [8192 8192]")
     assert line.startswith("reshard `turn`: ")
     assert " -> all_gather dp/tp " in line
+
+
+def test_lines_that_change_no_layout_show_as_well(folder: Path) -> None:
+    """Recomputation, compilation, how groups go, what is frozen: once for all layers."""
+    more = "  checkpoint layers.*\n  compile layers.* { backend aot_eager }\n  freeze head\n"
+    changed = TEXT.replace("{ param bf16 }", "{ param bf16, prefetch 1 }").replace(
+        "  fsdp layers", f"{more}  fsdp layers"
+    )
+    (folder / "new.shard").write_text(changed)
+    lines = run("diff", "m.shard", "new.shard").stdout.splitlines()
+    group = "fsdp over dp reshard yes param bf16"
+    assert f"model `net`: `layers.*` (3 times): {group} -> checkpoint, compile aot_eager, {group} prefetch 1" in lines
+    assert "model `net`: `head`: nothing -> frozen" in lines
+    assert run("diff", "new.shard", "new.shard").stdout == run("diff", "m.shard", "m.shard").stdout
 
 
 LOCK = "# shardlang lock 1\nmodel net on m\n"
