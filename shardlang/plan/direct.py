@@ -236,7 +236,8 @@ def _moved(now: Layout, base: Layout, target: Layout, itemsize: int, limit: int 
     for op in OPS:
         fresh = tuple(p for p in target.owed() if p not in kept and p.op == op)
         if fresh:
-            after = evolve(base, dims=target.dims, pending=(*base.pending, *fresh))
+            # Without those of one rank: the target may cut over them.
+            after = evolve(base, dims=target.dims, pending=(*base.owed(), *fresh))
             steps.append(Step("mask", tuple(p.axis for p in fresh), base, after, op=op))
             base = after
     if steps and base.equivalent(target):

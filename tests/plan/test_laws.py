@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from shardlang import testing
 from shardlang.diagnostics import ShardlangError
-from shardlang.layout import Layout, Pending
+from shardlang.layout import Cut, Dim, Factor, Layout, Pending
 from shardlang.mesh import Axis, Link, Mesh
 from shardlang.plan.certificate import faults
 from shardlang.plan.plan import Plan
@@ -232,3 +232,10 @@ def test_an_axis_that_starts_where_another_is_to_end_is_planned(size: int, ranks
     plan = plan_transition(layout_of(mesh, (size,), "b", pending="a"), layout_of(mesh, (size,), "a"))
     assert plan.gap == 0
     holds(plan, 1)
+
+
+def test_an_axis_of_one_rank_may_owe_before_and_cut_afterwards() -> None:
+    mesh = mesh_of(3, 1)
+    source = Layout(mesh, (Dim((Factor(4),), (Cut("a", uneven=True),)),), (Pending("b", "sum"),))
+    target = Layout(mesh, (Dim((Factor(4),), (Cut("b"),)),), (Pending("a", "sum"),))
+    holds(plan_transition(source, target), 1)
