@@ -90,7 +90,8 @@ def group_bytes(group: FsdpGroup, layouts: ModelLayouts, *, gradients: bool = Fa
         if gradients:
             dtype = line.reduce_dtype or dtype
         if not gradients or is_trained(parameter):
-            total += parameter.layout.block_numel() * itemsize(dtype)
+            narrow = line.float8 and not gradients and name in layouts.linear
+            total += parameter.layout.block_numel() * (1 if narrow else itemsize(dtype))
     return total
 
 

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 import shardlang as sl
+from shardlang.check.memory import predict
 from shardlang.check.model import check_model
 from shardlang.diagnostics import ShardlangError
 from shardlang.lower.facts import facts_of
@@ -109,6 +110,13 @@ def test_weights_are_gathered_as_float8_with_the_bits_of_torchao_by_hand(world: 
         last = (LINE * LINE + LINE) * 4
         gathered = sum(i.bytes_received for i in ours if i.kind == "all_gather")
         assert gathered == (2 * (weights + biases) + last) * 3 // 4  # twice, for the backward; a byte an element
+
+
+def test_groups_of_float8_are_held_at_a_byte_an_element() -> None:
+    facts = facts_of(net())
+    wide = text().replace("{ all_gather float8 }", "")
+    full, narrow = (predict(check_model(sl.loads(t).declared_model(), facts)).gathered for t in (wide, text()))
+    assert full - narrow == 2 * LINE * LINE * 3  # two groups are whole at once; gradients are as they were
 
 
 def resumed(folder: str, mesh: str) -> list[float]:
