@@ -73,15 +73,20 @@ def command(
     plan = plan_cheapest(found, objective=objective, cap=cap)
     faults = _faults(plan) if verify else None
     if form == "json":
-        click.echo(json.dumps(plan.to_json(), indent=2))
+        shown = plan.to_json()
+        if compare:
+            from shardlang.report.compare import compared_json
+
+            shown["compare"] = compared_json(plan)
+        click.echo(json.dumps(shown, indent=2))
     else:
         from shardlang.report.plan import plan_text
 
         click.echo(plan_text(plan))
-    if compare:
+    if compare and form == "text":
         from shardlang.report.compare import compared
 
-        click.echo(compared(plan), err=form == "json")
+        click.echo(compared(plan))
     if faults is not None:
         for fault in faults:
             click.echo(f"refused: {fault}", err=True)

@@ -7,6 +7,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending
+from shardlang.mesh import PICO
 from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from shardlang.report.plan import duration, size
@@ -120,3 +121,18 @@ def compared(plan: Plan) -> str:
             rows.append((name, *figures, ", ".join(found.steps)))
     widths = [max(len(r[c]) for r in rows) for c in range(5)]
     return "\n".join("  ".join(t.ljust(w) for t, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+
+
+def compared_json(plan: Plan) -> dict[str, Any]:
+    """The two rivals as JSON: steps, ``bytes_received``, ``seconds``, ``largest_array_bytes``; ``None`` where DTensor
+    cannot say the layouts."""
+    found: dict[str, Any] = {}
+    for name, least in (("dtensor_default", False), ("dtensor_min_cost", True)):
+        other = rival(plan, least_cost=least)
+        found[name] = other and {
+            "steps": list(other.steps),
+            "bytes_received": other.received,
+            "seconds": other.time / PICO,
+            "largest_array_bytes": other.largest,
+        }
+    return found

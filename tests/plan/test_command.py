@@ -90,6 +90,12 @@ def test_dtensors_planners_are_shown_beside_ours() -> None:
     received = [float(rows[name].removeprefix(name).split()[0]) for name in rows if name.startswith("DTensor ")]
     assert len(received) == 2
     assert min(received) > float(rows["shardlang"].split()[1]) == 4
+    done = subprocess.run(
+        [*command, "--compare", "--format", "json"], capture_output=True, text=True, check=True, timeout=100
+    )
+    shown = json.loads(done.stdout)
+    assert set(shown["compare"]) == {"dtensor_default", "dtensor_min_cost"}
+    assert all(other["bytes_received"] > shown["bytes_received"] for other in shown["compare"].values())
 
 
 def test_of_an_open_dim_the_cheapest_axis_is_taken() -> None:
