@@ -107,6 +107,24 @@ def identity(dtype: torch.dtype, largest: bool) -> float | int:
     return torch.iinfo(dtype).min if largest else torch.iinfo(dtype).max
 
 
+@rewrite(
+    "aten.binary_cross_entropy", "aten.binary_cross_entropy_with_logits", "aten.kl_div", "aten.smooth_l1_loss",
+    "aten.huber_loss", "aten.soft_margin_loss",
+)  # fmt: skip
+def loss_by_element(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The loss of each element by the operator itself, then the reduction."""
+    kind = given(op, args, kwargs, "reduction")
+    if kind == 0 or not any(isinstance(a, Value) and a.axes() for a in args):
+        return None
+    place = [a.name for a in op._schema.arguments].index("reduction")
+    if place < len(args):
+        args = (*args[:place], 0, *args[place + 1 :])
+    else:
+        kwargs = {**kwargs, "reduction": 0}
+    each = builder.call(op, *args, **kwargs)
+    return builder.call(aten.mean.default, each) if kind == 1 else builder.call(aten.sum.default, each)
+
+
 @rewrite("aten.mse_loss", "aten.l1_loss")
 def pointwise_loss(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The loss of each element, then the reduction."""

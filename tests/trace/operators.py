@@ -181,7 +181,50 @@ LAYERS = [
     _e("without gradient", lambda x: x * _without(x), X),
 ]  # fmt: skip
 
-EXAMPLES = [*POINTWISE, *VIEWS, *REDUCTIONS, *PRODUCTS, *LAYERS]
+PLACES = [
+    _e("scatter", lambda x, i, y: x.scatter(1, i, y), X, indices(6, 4, 6).sort(1).indices, Y),
+    _e("scatter number", lambda x, i: x.scatter(1, i, 2.5), X, indices(6, 4, 3)),
+    _e("scatter_add", lambda x, i, y: x.scatter_add(0, i, y), X, indices(4, 4, 6), Y),
+    _e("scatter_reduce", lambda x, i, y: x.scatter_reduce(1, i, y, "amax"), X, indices(6, 4, 6).sort(1).indices, Y),
+    _e("select_scatter", lambda x, y: torch.select_scatter(x, y, 1, 2), X, reals(4)),
+    _e("slice_scatter", lambda x, y: torch.slice_scatter(x, y, 1, 1, 3), X, reals(4, 2)),
+    _e("index_put", lambda x, i, y: torch.index_put(x, (i,), y), X, torch.tensor([2, 0]), reals(2, 6)),
+    _e("index_add", lambda x, i, y: x.index_add(0, i, y), X, torch.tensor([2, 0, 2]), reals(3, 6)),
+    _e("index_copy", lambda x, i, y: x.index_copy(1, i, y), X, torch.tensor([2, 0]), reals(4, 2)),
+    _e("index_fill", lambda x, i: x.index_fill(1, i, 3.0), X, torch.tensor([2, 0])),
+    _e("masked_scatter", lambda x, y: x.masked_scatter(x > 0, y), X, Y),
+    _e("pad", lambda x: F.pad(x, (1, 2)) + F.pad(x, (1, 2), value=3.0), X),
+    _e("pad reflect", lambda x: F.pad(x, (2, 1), mode="reflect") + F.pad(x, (2, 1), mode="replicate"), CUBE),
+    _e("diagonal", lambda x: x.diagonal(0, 0, 2) * 2, CUBE),
+    _e("bucketize", lambda x, b: torch.bucketize(x, b).double(), X, torch.tensor([-1.0, 0.0, 1.0]).double()),
+    _e("isin", lambda i, j: torch.isin(i, j), indices(9, 4, 6), indices(9, 5)),
+]
+
+IMAGES = [
+    _e("adaptive", lambda x: F.adaptive_avg_pool2d(x, 2) + F.adaptive_max_pool2d(x, 2), reals(4, 2, 4, 4)),
+    _e("pool 3d", lambda x: F.avg_pool3d(x, 2) + F.max_pool3d(x, 2), reals(2, 2, 4, 4, 4)),
+    _e("upsample", lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, scale_factor=2, mode="bilinear"),
+       reals(4, 2, 3, 3)),
+    _e("im2col", lambda x: F.unfold(x, 2), reals(4, 2, 3, 3)),
+    _e("col2im", lambda x: F.fold(x, (3, 3), 2), reals(4, 8, 4)),
+    _e("unfold", lambda x: x.unfold(1, 3, 2), X),
+    _e("fft", lambda x: torch.view_as_real(torch.fft.rfft(x, dim=1)), X),
+    _e("batch_norm", lambda x, m, v, w, b: F.batch_norm(x, m.detach(), v.detach().abs() + 1, w, b), reals(4, 6, 3),
+       *(reals(6, seed=i) for i in range(4))),
+    _e("grid_sample", lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), reals(2, 4, 3, 3),
+       reals(2, 4, 4, 2)),
+    _e("cross", lambda x, y: torch.linalg.cross(x, y, dim=1), reals(4, 3), reals(4, 3, seed=1)),
+    _e("trace", torch.trace, X),
+]  # fmt: skip
+
+LOSSES = [
+    _e("bce", lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), X, Y),
+    _e("bce sum", lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="sum"), X, Y),
+    _e("kl", lambda x, y: F.kl_div(F.log_softmax(x, 1), F.softmax(y, 1), reduction="batchmean"), X, Y),
+    _e("smooth l1", lambda x, y: F.smooth_l1_loss(x, y) + F.huber_loss(x, y, reduction="sum"), X, Y),
+]
+
+EXAMPLES = [*POINTWISE, *VIEWS, *REDUCTIONS, *PRODUCTS, *LAYERS, *PLACES, *IMAGES, *LOSSES]
 
 
 def _without(x: torch.Tensor) -> torch.Tensor:

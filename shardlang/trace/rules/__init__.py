@@ -11,7 +11,10 @@ from shardlang.trace.call import RuleMaker
 RULES: dict[str, RuleMaker] = {}
 """Every rule, filled by the modules of this room when the first rule is looked up."""
 
-MODULES = ("pointwise", "views", "joining", "reductions", "matrix", "networks", "indexing", "creation", "factors")
+MODULES = (
+    "pointwise", "views", "joining", "reductions", "matrix", "networks", "indexing", "scattering", "images", "creation",
+    "factors",
+)  # fmt: skip
 
 
 def names(text: str) -> frozenset[str]:

@@ -7,6 +7,7 @@ from attrs import evolve
 from shardlang.trace.call import Call, axis_of
 from shardlang.trace.rule import Rule, Term, group
 from shardlang.trace.rules import rule
+from shardlang.trace.rules.pointwise import elementwise
 
 
 @rule("aten.layer_norm", "aten.rms_norm", "aten._fused_rms_norm", "aten.native_layer_norm")
@@ -144,6 +145,15 @@ def pooling(call: Call) -> Rule:
     linear = "avg" in call.op._schema.name
     made = along(call, range(rank - space, rank), "a window moves along this dim", linear=linear)
     return evolve(made, solid=True)
+
+
+@rule(
+    "aten.binary_cross_entropy", "aten.binary_cross_entropy_with_logits", "aten.kl_div", "aten.smooth_l1_loss",
+    "aten.huber_loss", "aten.soft_margin_loss",
+)  # fmt: skip
+def loss_of_elements(call: Call) -> Rule | None:
+    """Element by element; a mean or a sum is rewritten."""
+    return elementwise(call) if call.get("reduction") == 0 else None
 
 
 @rule("aten.cross_entropy_loss", "aten.nll_loss", "aten.nll_loss_nd")
