@@ -105,6 +105,7 @@ model net on m {
             }
         },
         "tied": [],
+        "compile": [],
         "groups": [{"module": "root", "over": ["dp"], "replicate": [], "parameters": 1}],
         "calls": [{"module": "up", "line": "up"}],
         "checkpoint": ["up"],
