@@ -1,6 +1,6 @@
 """Trained weights moved to the ranks that serve, and a few bytes written with them.
 
-    torchrun --nproc-per-node 6 -m examples.serve.serve --checkpoint out/llama --staging 1MiB
+    torchrun --nproc-per-node 6 -m examples.serve.serve --checkpoint out/llama --staging 1
 
 Ranks 0 to 3 load what ``examples/train`` saved (or draw new weights), ranks 4 and 5 have another layout of the same
 model. The weights go over in bounded rounds; no rank ever has a whole one.
