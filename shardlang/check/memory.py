@@ -100,8 +100,8 @@ def _gathered(groups: list[FsdpGroup], layouts: ModelLayouts) -> tuple[int, int]
 
     A group of several ranks is gathered into a buffer and copied out of it; one of a single rank is copied. In the
     forward pass there are the groups that stay, one that does not, and the buffers of this one and of those fetched
-    ahead. In the backward pass there are, besides, the gradients of a group as computed and those of the group before as
-    they are reduced; one group is fetched ahead by default. Groups that stay go one by one as their gradients come.
+    ahead. In the backward pass there are, besides, the gradients of a group as computed and those of the group before
+    as they are reduced; one group is fetched ahead by default. Groups that stay go one by one as gradients come.
     """
 
     def sizes(chosen: Iterable[FsdpGroup], gradients: bool = False) -> list[int]:
