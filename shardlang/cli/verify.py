@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="FILE")
 @session_options
 @click.option("--functions", metavar="PKG.MOD", help="The module with a Python function for each `fn`, by name.")
-@click.option("--auto", is_flag=True, help="Let the planner insert reshards where operators do not fit.")
+@click.option("--auto", is_flag=True, help="Let the planner choose the layouts inside functions.")
+@click.option("--explain", is_flag=True, help="Say what it chose, each reshard with its price and the next best.")
 @click.option("--tolerance", type=float, default=1e-5, show_default=True, help="Relative difference, for models.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(file: str, functions: str | None, auto: bool, tolerance: float, form: str, given: Given) -> None:
+def command(
+    file: str, functions: str | None, auto: bool, explain: bool, tolerance: float, form: str, given: Given
+) -> None:
     """Hold what FILE declares to one device: the same values, the same gradients.
 
     Free sizes are as small as the splits allow. A model goes through one step on ranks of this machine. Exit 1 where
@@ -42,7 +45,7 @@ def command(file: str, functions: str | None, auto: bool, tolerance: float, form
     faults: list[Diagnostic] = []
     try:
         session = given.load(file)
-        _hold(session.program, functions, auto, verdicts, skipped, faults)
+        _hold(session.program, functions, auto, explain, verdicts, skipped, faults)
         hold_models(session, tolerance, verdicts, skipped, faults)
     except ShardlangError as error:
         faults += error.diagnostics
@@ -66,6 +69,7 @@ def _hold(
     program: Program,
     functions: str | None,
     auto: bool,
+    explain: bool,
     verdicts: list[Verdict],
     skipped: list[str],
     faults: list[Diagnostic],
@@ -83,7 +87,7 @@ def _hold(
             if not callable(function):
                 known = [n for n in vars(module) if callable(getattr(module, n)) and not n.startswith("_")]
                 raise ShardlangError(sl05_functions.no_function(fn.name, str(functions), known, fn.span))
-            verdicts.append(verify_fn(fn, function, program, auto=auto))
+            verdicts.append(verify_fn(fn, function, program, auto=auto, explain=explain))
         except ShardlangError as error:
             faults += error.diagnostics
     for reshard in program.reshards.values():
@@ -105,7 +109,9 @@ def _module(name: str | None) -> ModuleType | None:
 
 
 def _json(verdict: object) -> dict[str, object]:
-    return {k: getattr(verdict, k) for k in ("kind", "name", "shapes", "collectives", "bytes", "gradients")}
+    said = {k: getattr(verdict, k) for k in ("kind", "name", "shapes", "collectives", "bytes", "gradients")}
+    choices = getattr(verdict, "choices", None)
+    return said if choices is None else said | {"choices": choices}
 
 
 def _line(verdict: object) -> str:
@@ -114,7 +120,8 @@ def _line(verdict: object) -> str:
     assert isinstance(shapes, dict)
     text = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
     grads = f", {shown['gradients']} gradients" if shown["gradients"] else ""
-    return (
+    line = (
         f"held     {shown['kind']} {shown['name']}: {text}{grads}; "
         f"{shown['collectives']} collectives, {shown['bytes']} bytes"
     )
+    return "\n         ".join([line, *str(shown.get("choices", "")).splitlines()])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +130,27 @@ def test_an_open_axis_that_nothing_fits_is_an_error() -> None:
     with pytest.raises(ShardlangError) as caught:
         same.program_for(torch.empty(4, 8))
     assert caught.value.codes == ("SL0527",)
+
+
+CHOOSE = """
+from tests.trace.test_auto import explained, network
+shapes = [(4096, 1024), (1024, 4096), (4096, 1024)]
+print(explained(network, ["[b/dp d]", "[d f/tp]", "[f d]"], shapes, ["[b/dp d]"], "dp:2 * tp:4"))
+"""
+
+
+def test_every_process_chooses_the_same() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", CHOOSE],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+    assert "taken" in said.pop()

@@ -147,3 +147,19 @@ def test_a_model_that_this_machine_cannot_stand_for_is_told_as_skipped(tmp_path:
     assert "64" in found["skipped"][0] or "63" in found["skipped"][0]
     code, found = verified(MODEL.replace(" from verified_models:build", ""), MODULE, tmp_path)
     assert (code, len(found["skipped"])) == (0, 1)
+
+
+def test_what_is_chosen_is_said_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.shard").write_text(
+        "mesh pod = dp:2 * tp:2\nlet d = 256, n = 512\nfn two(x: [n/dp d], w: [d d/?]) -> [n/dp d/tp]\n"
+    )
+    Path("verified_choices.py").write_text("def two(x, w): return x @ w\n")
+    command = ["verify", "f.shard", "--functions", "verified_choices", "--explain"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert "held     fn two: x [512, 256], w [256, 256]" in done.output
+    assert "`w`: the axis left open is chosen: [256 256/" in done.output
+    assert "next best" in done.output
+    as_json = json.loads(CliRunner().invoke(main, [*command, "--format", "json"]).stdout)
+    assert "modelled, forward and backward" in as_json["held"][0]["choices"]
