@@ -31,9 +31,9 @@ def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **o
     if mask is not None:
         mask = _mask_block(mask, query)
     out = F.scaled_dot_product_attention(
-        query.to_local(),
-        key.to_local(grad_placements=key_grads),
-        value.to_local(grad_placements=key_grads),
+        _laid_out(query.to_local()),
+        _laid_out(key.to_local(grad_placements=key_grads)),
+        _laid_out(value.to_local(grad_placements=key_grads)),
         mask,
         *rest,
         **options,
@@ -64,7 +64,9 @@ def _alike(query: DTensor, key: DTensor, value: DTensor) -> tuple[DTensor, DTens
         wanted.append(Replicate() if dim is None else Shard(dim))
         if dim is not None:
             left[dim] //= size
-    q, k, v = (x.redistribute(placements=wanted) for x in each)
+    # Contiguous, since that is what a gathered block is, here and in the backward pass, whatever DTensor says of it.
+    laid: list[Any] = [x.contiguous() for x in each]
+    q, k, v = (x.redistribute(placements=wanted) for x in laid)
     return q, k, v
 
 
@@ -85,7 +87,34 @@ def _mask_block(mask: Tensor, query: DTensor) -> Tensor:
         alike = dim >= 0 and mask.shape[dim] > 1
         wanted.append(Shard(dim) if alike else Replicate())
         grads.append(Partial() if placement.is_shard() and not alike else wanted[-1])
-    return mask.redistribute(placements=wanted).to_local(grad_placements=grads)
+    return _laid_out(mask.redistribute(placements=wanted).to_local(grad_placements=grads))
+
+
+def _laid_out(block: Tensor) -> Tensor:
+    """The block, whose gradient will lie in memory as it does.
+
+    DTensor says so of gradients that it has redistributed, and then makes views of them, while attention gives
+    gradients in an order of its own.
+    """
+    laid: Tensor = _LaidOut.apply(block)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return laid
+
+
+class _LaidOut(torch.autograd.Function):
+    """Identity; backward, the gradient with the strides of the value."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Tensor) -> Tensor:
+        ctx.stride = block.stride()
+        return block.view_as(block)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad: Tensor = grads[0]
+        overlapping = any(step == 0 and size > 1 for step, size in zip(ctx.stride, grad.shape, strict=True))
+        if overlapping or grad.stride() == ctx.stride:
+            return grad
+        return torch.empty_strided(grad.shape, ctx.stride, dtype=grad.dtype, device=grad.device).copy_(grad)
 
 
 def _stride(block: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -295,7 +295,8 @@ def _move(value: DTensor, target: Layout, boundary: Boundary) -> tuple[Tensor, L
         if len(boundary.crossings) >= _KEPT:
             boundary.crossings.clear()
         found = boundary.crossings[key] = _crossing(value, settled, target, boundary)
-    moved = boundary.run(found.plan, block)
+    # As its record says: where nothing moves, a block comes out as it came in, and may have been transposed.
+    moved = boundary.run(found.plan, block).contiguous()
     return torch_private.dtensor_of(moved.view_as(moved), found.spec, requires_grad=False), found.source
 
 

@@ -33,10 +33,17 @@ def declaration(name: str, mesh: str | None = None) -> str:
     return text if mesh is None else re.sub(r"(?m)^mesh pod = .*$", f"mesh pod = {mesh}", text)
 
 
-def train_real(name: str, mesh: str | None = None, steps: int = STEPS) -> Outcome:
+def by_dispatch(text: str) -> str:
+    """The declaration with ``eager`` at the end of every ``call`` line: nothing of the model is compiled."""
+    plain = re.sub(r" *#.*", "", text)
+    return re.sub(r"(?ms)^(  call  .*?)(?=\n\n|\n  [a-z])", r"\1 eager", plain)
+
+
+def train_real(name: str, mesh: str | None = None, steps: int = STEPS, eager: bool = False) -> Outcome:
     """For bodies: trains the model beside a plain copy. Only here, on the ranks, is transformers imported."""
     home = importlib.import_module(f"examples.models.{name}")
-    return train_beside(declaration(name, mesh), home.build, home.batch, home.loss, steps, optimizer=descent)
+    text = by_dispatch(declaration(name, mesh)) if eager else declaration(name, mesh)
+    return train_beside(text, home.build, home.batch, home.loss, steps, optimizer=descent)
 
 
 def beside_tp_plan(steps: int = STEPS) -> dict[str, float]:

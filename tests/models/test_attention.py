@@ -77,3 +77,30 @@ def owed() -> float:
 
 def test_what_is_owed_is_added_up_first(world: World) -> None:
     assert max(world.run(owed)) < 1e-12
+
+
+def viewed(query: list[Any], rest: list[Any]) -> float:
+    """Heads made of channels by a view and a transposition, whose gradient goes the same way back."""
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    whole = [numbers(ROWS, SEQ, HEADS * CHANNELS, seed=i).requires_grad_() for i in range(3)]
+    bias = numbers(1, HEADS, SEQ, SEQ, seed=9).requires_grad_()
+    ways = [query, rest, rest]
+    placed = [distribute_tensor(x.detach(), mesh, w).requires_grad_() for x, w in zip(whole, ways, strict=True)]
+    split = distribute_tensor(bias.detach(), mesh, [Replicate(), Shard(1)]).requires_grad_()
+
+    def total(each: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = (x.view(ROWS, SEQ, HEADS, CHANNELS).transpose(1, 2) for x in each)
+        made = F.scaled_dot_product_attention(query, key, value, mask)
+        return (made * made).sum()
+
+    with global_view():
+        total(placed, split).backward()
+    total(whole, bias).backward()
+    pairs = zip([*placed, split], [*whole, bias], strict=True)
+    return max(float((whole_value(p.grad) - w.grad).abs().max()) for p, w in pairs)
+
+
+def test_gradients_go_back_through_the_views_that_made_heads(world: World) -> None:
+    whole, heads, rows = [Shard(0), Replicate()], [Shard(0), Shard(2)], [Shard(0), Shard(0)]
+    for query, rest in [(heads, heads), (whole, heads), (heads, whole), (rows, heads), (heads, rows)]:
+        assert max(world.run(viewed, query, rest)) < 1e-12

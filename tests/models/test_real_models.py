@@ -45,6 +45,13 @@ def test_a_model_trains_as_on_one_device(world: World, name: str, mesh: str) -> 
     assert found.meshes == 1
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["llama", "bert", "t5"])
+def test_a_model_trains_alike_where_nothing_of_it_is_compiled(world: World, name: str) -> None:
+    found = world.run(train_real, name, "dp:2 * tp:2", 3, True, timeout=SECONDS)
+    assert all(holds(o) for o in found)
+
+
 def test_llama_trains_as_by_transformers_own_tp_plan(world: World) -> None:
     for found in world.run(beside_tp_plan, timeout=SECONDS):
         assert found.pop("split") == 16  # of 21: all weights but the norms are split by their plan
