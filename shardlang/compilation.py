@@ -291,7 +291,8 @@ class Compilation:
 
         sent: dict[str, list[tuple[str, tuple[str, ...], int, int]]] = {}
         for name, plan in self._planned_steps().items():
-            sent[name] = [(t.kind, t.axes, t.count, t.bytes) for t in plan.collectives]
+            # What values decide is marked: the bytes are then the most that there can be.
+            sent[name] = [(t.kind + "<=" * t.at_most, t.axes, t.count, t.bytes) for t in plan.collectives]
         return make_lock(self.program, self.layouts, self.plans, self.open_sizes, sent)
 
     def plans_json(self) -> dict[str, Any]:

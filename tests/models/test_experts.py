@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from click.testing import CliRunner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import shardlang as sl
 from examples.experts import model as example
 from shardlang.check.model import check_model
+from shardlang.cli import main
 from shardlang.lower.facts import facts_of
+from shardlang.report.lock import lock_text, read_lock
 from shardlang.report.run import differences
 from shardlang.runtime.applied import applied_to
 from shardlang.runtime.observe import Observer, Tally, tally, worst_rank
@@ -171,3 +174,12 @@ def test_the_example_is_what_its_plan_says(world: World) -> None:
     total, count = example.loss(example.build(), example.batch(0))
     right = total.item() / count
     assert all(abs(loss - right) < 1e-5 and meshes == 1 for _, loss, meshes in found)
+
+
+def test_a_lock_marks_what_routing_decides() -> None:
+    done = CliRunner().invoke(main, ["lock", str(FILE)])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  collective ")]
+    assert [line[1:3] for line in lines if "all_to_all" in line[1]] == [["all_to_all<=", "ep"]]
+    assert all("<=" not in line[1] for line in lines if "all_to_all" not in line[1])
+    assert "  collective all_to_all<= ep " in lock_text(read_lock("x.lock", done.stdout.encode()))
