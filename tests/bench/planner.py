@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -79,6 +80,9 @@ def cold(sizes: tuple[int, ...], dims: int, links: str, *, pending: bool, count:
     """Seconds of processor time of plans nobody asked for before, ascending, and the plans."""
     random = Random(f"{sizes}{dims}{links}{pending}")
     seconds, plans = [], []
+    # What torch has brought along for the rivals is not to be looked through while we plan.
+    gc.collect()
+    gc.freeze()
     for _ in range(count):
         given = sorted((random.choice(LINKS[links]) for _ in sizes), key=lambda x: x.bandwidth)
         mesh = mesh_of(*sizes, links=tuple(given))
