@@ -152,7 +152,7 @@ def test_an_answer_that_is_wrong_is_seen() -> None:
         ("invalid/SL0112-equals-in-a-mesh", (1, '[{"code": "SL0113", "severity": "error", "span": null}]')),
         ("typing/a name with two sizes", (0, "[]")),
         ("layouts/[8/a/b] on a:2 * b:2", (0, '{"r": [[[[0, 8]]]]}')),
-        ("functions/SL0502 a softmax over a split dim", (0, '{"held": [1], "diagnostics": []}')),
+        ("functions/SL0502 a sort along a split dim", (0, '{"held": [1], "diagnostics": []}')),
         ("functions/columns and rows", (0, '{"held": [], "diagnostics": []}')),
         ("imports/a scalar", (0, '{"text": "", "diagnostics": []}')),
         ("relations/equal layouts", (0, '{"r": []}'), (0, '{"r": [[]]}'), (0, '{"r": []}')),
