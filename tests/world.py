@@ -84,9 +84,14 @@ class World:
         """Calls ``body(*args)`` on every rank and returns what each gave."""
         if not self._processes:
             self._start()
-        for pipe in self._pipes:
-            pipe.send_bytes(_packed((body.__module__, body.__qualname__, args)))
-        results = self._collect(time.monotonic() + timeout)
+        call = _packed((body.__module__, body.__qualname__, args))
+        try:
+            for pipe in self._pipes:
+                pipe.send_bytes(call)
+            results = self._collect(time.monotonic() + timeout)
+        except BaseException:  # a test's own time limit: an answer that comes later must not be the next call's
+            self.close()
+            raise
         bad = [r for r in results if isinstance(r, Lost | Raised)]
         if bad:
             self.close()
