@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from shardlang.diagnostics import ShardlangError, sl06_calls
 from shardlang.layout import Runs
-from shardlang.lower import torch_private
+from shardlang.lower import torch_private, torch_tracing
 from shardlang.runtime import blocks, generate
 from shardlang.runtime.applied import applied_to, stored_runs
 from shardlang.runtime.apply import reduce_gradients
@@ -209,7 +209,7 @@ def deferred(build: Callable[[], nn.Module], *, seed: int = 0) -> nn.Module:
     ``build`` may do to its tensors whatever needs no values (``.item()`` does).
     """
     record = Record(seed)
-    with record, _LikeReal(), torch_private.truncated_normals_by_inverse():
+    with record, _LikeReal(), torch_tracing.truncated_normals_by_inverse():
         module = build()
     _records[module] = record
     return module

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor.experimental import implicit_replication
 
-from shardlang.lower import torch_private
+from shardlang.lower import torch_tracing
 from shardlang.runtime import loss
 from shardlang.runtime.attention import local_attention
 from shardlang.runtime.embedding import embedding, splits_rows
@@ -34,7 +34,7 @@ def global_view() -> Iterator[None]:
         if not _open:
             # Once only: where torch's own context is nested, the inner one ends it for all.
             stack.enter_context(implicit_replication())
-            stack.enter_context(torch_private.functions_in_place(_attention, _embedding, _entropy))
+            stack.enter_context(torch_tracing.functions_in_place(_attention, _embedding, _entropy))
         _open.append(True)
         stack.callback(_open.pop)
         yield
@@ -43,7 +43,7 @@ def global_view() -> Iterator[None]:
 _open: list[bool] = []
 """One entry for each ``global_view`` that is open."""
 
-_torch_attention, _torch_embedding, _torch_entropy = torch_private.functions_of_view()
+_torch_attention, _torch_embedding, _torch_entropy = torch_tracing.functions_of_view()
 
 
 def _attention(

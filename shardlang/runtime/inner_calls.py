@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from shardlang.diagnostics import ShardlangError, sl06_calls
 from shardlang.layout import Layout
-from shardlang.lower import torch_private
+from shardlang.lower import torch_tracing
 from shardlang.lower.placements import placements_of
 from shardlang.plan.plan import dual
 from shardlang.runtime.calls import Call
@@ -56,7 +56,7 @@ class Noted:
 
 def noting(parts: Sequence[Apart], noted: list[Noted]) -> AbstractContextManager[None]:
     """Inside, calls of these modules are noted in the trace under way, and in ``noted`` by their number."""
-    return torch_private.intercepted_calls([(p.module, partial(_note, p, noted)) for p in parts])
+    return torch_tracing.intercepted_calls([(p.module, partial(_note, p, noted)) for p in parts])
 
 
 def _note(apart: Apart, noted: list[Noted], *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def _without_tensors(leaves: Sequence[Any]) -> tuple[Any, ...]:
 def _shapes(apart: Apart, leaves: Sequence[Any], structure: pytree.TreeSpec) -> Any:
     """What the module gives for arguments of these shapes: its forward on tensors without storage."""
     module = apart.module
-    with torch_private.without_modes(), erased(), torch_private.fake_mode(), torch.no_grad():
+    with torch_tracing.without_modes(), erased(), torch_tracing.fake_mode(), torch.no_grad():
 
         def empty(t: Tensor) -> Tensor:
             return torch.empty(t.shape, dtype=t.dtype)

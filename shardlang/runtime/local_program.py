@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import fx
 
-from shardlang.lower import torch_private
+from shardlang.lower import torch_tracing
 from shardlang.plan.plan import Plan
 from shardlang.runtime import agreement, faults, groups, record, turns
 from shardlang.runtime.distributed import ReadyPlan, ready
@@ -305,7 +305,7 @@ def function_for(
 def _folded(program: LocalProgram, rank: int, team: Team) -> dict[fx.Node, Any]:
     """The values of nodes that depend on no argument: worked out once, unless they are large."""
     known: dict[fx.Node, Any] = {}
-    with torch_private.without_modes(), torch.no_grad():
+    with torch_tracing.without_modes(), torch.no_grad():
         for node in program.graph.nodes:
             if node.op == "get_attr":
                 known[node] = program.constants[str(node.target)].to(team.device)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from shardlang.lower import torch_private
+from shardlang.lower import torch_tracing
 
 
 class Meter:
@@ -19,7 +19,7 @@ class Meter:
         self._accelerator = device.type != "cpu" and torch.accelerator.is_available()
         self._tracker: MemTracker | None = None
         if not self._accelerator:
-            self._tracker = torch_private.memory_tracker()
+            self._tracker = torch_tracing.memory_tracker()
             self._tracker.track_external(module, optimizer)
 
     def __enter__(self) -> Meter:

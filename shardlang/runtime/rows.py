@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
-from shardlang.lower import torch_private
+from shardlang.lower import torch_tracing
 from shardlang.lower.placements import mesh_of, ranks_of
 from shardlang.runtime import collectives, record
 from shardlang.runtime.collectives import Label
@@ -154,7 +154,7 @@ def send_rows(rows: Tensor, kinds: Tensor, *, here: int, over: str) -> SentRows:
     axis = _Axis(over, None, (0,)) if mesh is None else _axis_of(mesh, over)
     kinds = kinds.detach().to(torch.int64)
     order = kinds.argsort(stable=True)
-    if torch_private.is_fake(kinds):
+    if torch_tracing.is_fake(kinds):
         return _without_values(rows, order, axis, here)
     counts = kinds.clamp(-1, axis.size * here).add(1).bincount(minlength=axis.size * here + 2)
     strange = int(counts[0] + counts[-1])

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from shardlang.lower import torch_private
+from shardlang.lower import torch_tracing
 
 KEPT = 1 << 16
 """How many seeds may be out between a forward pass and its backward pass; the oldest goes first."""
@@ -35,9 +35,9 @@ def next_seed() -> int:
 
 def seed_of_call() -> int:
     """The seed of one call of a program that draws: a new one, but in a recomputation that of the first computation."""
-    with torch_private.without_modes():
+    with torch_tracing.without_modes():
         place = int(torch.randint(1 << 62, (1,)))
-    if torch_private.in_backward() and place in _filed:
+    if torch_tracing.in_backward() and place in _filed:
         return _filed[place]
     seed = _filed[place] = next_seed()
     if len(_filed) > KEPT:

@@ -22,7 +22,7 @@ from shardlang.check.memory import predict
 from shardlang.check.model import ModelLayouts
 from shardlang.diagnostics import ShardlangError, sl07_launch
 from shardlang.dtypes import DTYPES
-from shardlang.lower import torch_private
+from shardlang.lower import torch_private, torch_tracing
 from shardlang.lower.fsdp_cost import fsdp_traffic
 from shardlang.lower.model import Group, LoweredModel, lower_model
 from shardlang.lower.placements import device_mesh, ranks_of
@@ -96,13 +96,13 @@ def _go_through(
     forgetful: tuple[str, ...] = (),
 ) -> tuple[list[Issued], Kept]:
     """One step without data: what is sent (but by FSDP), and what the forward pass keeps."""
-    mode = torch_private.fake_mode()
+    mode = torch_tracing.fake_mode()
     with ExitStack() as stack:
         stack.enter_context(_standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank))
         mesh = device_mesh(lowered.mesh, "cpu")
         ranks_of(mesh)  # read now: under fake tensors they could not be
         stack.enter_context(mode)
-        with torch_private.truncated_normals_by_inverse():
+        with torch_tracing.truncated_normals_by_inverse():
             module = build()
         place(lowered, module, mesh, _planned, forgetful)
         for group in lowered.groups:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
-from shardlang.lower.torch_private import data_dependent_errors, fake_mode, trace_graph, without_modes
+from shardlang.lower.torch_tracing import data_dependent_errors, fake_mode, trace_graph, without_modes
 from shardlang.source import Source, Span
 
 _OURS = ("torch", "shardlang.trace", "shardlang.lower", "shardlang.runtime")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from shardlang.lower.torch_private import is_composite, trace_graph
+from shardlang.lower.torch_tracing import is_composite, trace_graph
 
 if TYPE_CHECKING:
     from shardlang.trace.builder import Builder
