@@ -75,8 +75,8 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def write(text: str, output: str | None) -> None:
-    """A product to its file, or to standard output. Raises SL0225 where the file cannot be written."""
-    if output is None:
+    """A product to its file, or (``None`` and ``-``) to standard output. Raises SL0225 where it cannot be written."""
+    if output is None or output == "-":
         click.echo(text, nl=False)
         return
     try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from attrs import frozen
 
+from shardlang.diagnostics.prose import plural
 from shardlang.layout import Layout, Runs, intersect_runs
 from shardlang.plan import exchange
 from shardlang.runtime.chunks import Box
@@ -124,9 +125,10 @@ class TransferPlan:
         }
 
     def __str__(self) -> str:
-        moved, rounds = bytes_text(self.bytes_moved), len(self.rounds)
+        moved, rounds = bytes_text(self.bytes_moved), plural(len(self.rounds), "round")
         staging = f"at most {bytes_text(self.staging_peak)} of {bytes_text(self.staging)} packed on a rank"
-        lines = [f"{len(self.tensors)} tensors, {len(self.ranks)} ranks, {moved} moved in {rounds} rounds, {staging}"]
+        tensors, ranks = plural(len(self.tensors), "tensor"), plural(len(self.ranks), "rank")
+        lines = [f"{tensors}, {ranks}, {moved} moved in {rounds}, {staging}"]
         for rank, (got, gave) in self.traffic.items():
             lines.append(f"  rank {rank:<4} receives {bytes_text(got):>12}   sends {bytes_text(gave):>12}")
         return "\n".join(lines)
