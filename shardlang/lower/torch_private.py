@@ -218,6 +218,18 @@ def _as_if_plain(parameter: Any, method: Callable[[], None]) -> Callable[[], Non
     return call
 
 
+def parameter_of(local: torch.Tensor, spec: Any, requires_grad: bool) -> torch.nn.Parameter:
+    """A parameter of a local block and its record, whose mesh is the very one of ``spec``.
+
+    ``nn.Parameter`` detaches what it is given, and torch gives that the record of the first DTensor that was detached
+    with an equal one: its mesh is equal as well, yet FSDP demands the same object. Seen in torch 2.13.
+    """
+    made = torch.nn.Parameter(dtensor_of(local, spec, requires_grad=False), requires_grad=requires_grad)
+    if spec_of(made).mesh is not spec.mesh:
+        made._spec = spec  # type: ignore[attr-defined]  # a DTensor's
+    return made
+
+
 def store_as(module: Any, owner: Any, name: str, spec: Any) -> None:
     """Gives a parameter that an FSDP module stores in parts another record (``spec``) of which elements these are.
 
@@ -229,9 +241,8 @@ def store_as(module: Any, owner: Any, name: str, spec: Any) -> None:
             info = parameter._module_info
             if info.module is owner and info.param_name == name:
                 held = parameter.sharded_param
-                made = dtensor_of(held._local_tensor, spec, requires_grad=False)
                 parameter._sharding_spec, parameter._spmd_placements = spec, spec.placements
-                parameter.sharded_param = torch.nn.Parameter(made, requires_grad=held.requires_grad)
+                parameter.sharded_param = parameter_of(held._local_tensor, spec, held.requires_grad)
                 parameter._setattr_on_modules(parameter.sharded_param)
 
 

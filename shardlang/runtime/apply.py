@@ -145,7 +145,7 @@ def _owed_to_fsdp(path: str, lowered: LoweredModel) -> dict[str, frozenset[str]]
 def _place_parameter(parameter: Parameter, module: nn.Module, mesh: DeviceMesh) -> None:
     whole = module.get_parameter(parameter.name).detach()
     block = own_block(whole, parameter.layout, mesh)
-    placed = nn.Parameter(as_dtensor(block, parameter, mesh), requires_grad=parameter.trainable)
+    placed = torch_private.parameter_of(block, record_of(parameter, mesh, block.dtype), parameter.trainable)
     for name in parameter.names:
         owner, _, last = name.rpartition(".")
         module.get_submodule(owner)._parameters[last] = placed
@@ -165,9 +165,13 @@ def own_block(whole: Tensor, layout: Layout, mesh: DeviceMesh) -> Tensor:
 
 
 def as_dtensor(block: Tensor, parameter: Parameter, mesh: DeviceMesh) -> Tensor:
+    return torch_private.dtensor_of(block, record_of(parameter, mesh, block.dtype), requires_grad=False)
+
+
+def record_of(parameter: Parameter, mesh: DeviceMesh, dtype: torch.dtype) -> Any:
+    """What the DTensor of a parameter says of itself before FSDP stores it in parts."""
     stride = torch_private.contiguous_stride(parameter.shape)
-    spec = torch_private.dtensor_spec(mesh, parameter.placements, parameter.shape, stride, block.dtype)
-    return torch_private.dtensor_of(block, spec, requires_grad=False)
+    return torch_private.dtensor_spec(mesh, parameter.placements, parameter.shape, stride, dtype)
 
 
 def _place_buffers(module: nn.Module, mesh: DeviceMesh) -> None:

@@ -250,5 +250,8 @@ def _filled(
     made = record.block(source, part, local).to(device)
     if isinstance(tensor, DTensor):
         made = casting_like(made, tensor.to_local())
-        made = torch_private.dtensor_of(made, torch_private.spec_of(tensor), requires_grad=False)
+        spec = torch_private.spec_of(tensor)
+        if isinstance(tensor, nn.Parameter):
+            return torch_private.parameter_of(made, spec, tensor.requires_grad)
+        return torch_private.dtensor_of(made, spec, requires_grad=False)
     return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made

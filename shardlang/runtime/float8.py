@@ -57,8 +57,7 @@ def _casting(weight: nn.Parameter, layer: Any) -> nn.Parameter:
 
     dtype = layer.config.cast_config_weight.target_dtype
     block = WeightWithDynamicFloat8CastTensor(torch_private.block_of(weight), layer.linear_mm_config, dtype)
-    made = torch_private.dtensor_of(block, torch_private.spec_of(weight), requires_grad=False)
-    return nn.Parameter(made, requires_grad=weight.requires_grad)
+    return torch_private.parameter_of(block, torch_private.spec_of(weight), weight.requires_grad)
 
 
 def casting_like(block: Tensor, other: Tensor) -> Tensor:
