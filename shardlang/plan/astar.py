@@ -29,13 +29,15 @@ FEW_AXES = 3
 @frozen
 class Answer:
     """A path: each step and the state after it. ``bound`` is the least that any path can cost, in the objective's unit
-    (units of 2^-SHIFT ps, or bytes); ``complete``: no path is cheaper."""
+    (units of 2^-SHIFT ps, or bytes); ``complete``: no path is cheaper; ``together``: none is of those that move as one
+    what goes together in both ends."""
 
     path: tuple[tuple[State, Edge], ...]
     cost: int
     bound: int
     complete: bool
     looks: int = 0
+    together: bool = False
 
 
 class _Search:

@@ -52,6 +52,7 @@ def certificate(plan: Plan) -> dict[str, Any]:
         "cost": plan.cost,
         "gap": plan.gap,
         "complete": plan.complete,
+        "complete_together": plan.complete_together,
         "largest_array_ratio": plan.largest_array_ratio,
         "live_peak_bytes": plan.live_peak_bytes,
     }

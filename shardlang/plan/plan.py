@@ -27,7 +27,8 @@ class Plan:
 
     Bytes are those of the worst rank. ``bytes_bound`` is what some rank needs and does not hold; ``bound`` is the
     least that any plan can cost in the unit of the objective (picoseconds or bytes), and the search proved it to be
-    ``cost`` where it was ``complete``. ``cap`` is in units of the larger of the two ends; ``None`` lifts it.
+    ``cost`` where it was ``complete``. Where it was so only among plans that move as one the digits that go together in
+    both ends, it is ``complete_together``. ``cap`` is in units of the larger of the two ends; ``None`` lifts it.
     """
 
     source: Layout
@@ -41,6 +42,7 @@ class Plan:
     bytes_bound: int
     bound: int
     complete: bool = False
+    complete_together: bool = False
 
     def __str__(self) -> str:
         steps = ", then ".join(f"{s.kind} {'/'.join(s.axes)} to {s.target}" for s in self.steps) or "nothing to do"

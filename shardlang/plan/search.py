@@ -56,7 +56,8 @@ def plan_transition(
     floor = answer.bound if question.by_bytes else answer.bound >> SHIFT
     received = sum(s.bytes_received for s in steps)
     sent = sum(s.bytes_sent for s in steps)
-    return Plan(source, target, dtype, steps, objective, cap, received, sent, missing, floor, answer.complete)
+    proved = answer.complete, answer.together
+    return Plan(source, target, dtype, steps, objective, cap, received, sent, missing, floor, *proved)
 
 
 def best_path(asked: Problem) -> tuple[Problem, Answer]:
@@ -69,8 +70,10 @@ def best_path(asked: Problem) -> tuple[Problem, Answer]:
     if answer is None:
         told, answer = _everywhere(small)
         costs = Costs(small.question)
-        dear = costs.primary(answer.cost) > costs.primary(costs.weigh(*bound(costs, *_ends(small.question))))
-        if dear and len(made) < len(asked.question.sizes) <= PRIME and single(asked):
+        floor = costs.primary(costs.weigh(*bound(costs, *_ends(small.question))))
+        dear = costs.primary(answer.cost) > floor
+        apart = len(made) < len(asked.question.sizes)
+        if dear and apart and len(asked.question.sizes) <= PRIME and single(asked):
             room = roomy(asked)
             costs = Costs(room.question)
             field = Field(costs, places(costs, foreign=True))
@@ -79,6 +82,9 @@ def best_path(asked: Problem) -> tuple[Problem, Answer]:
             if better.path:
                 return room, better
             answer = evolve(answer, bound=better.bound, complete=better.complete)
+        elif dear and apart:
+            # Parts of a digit may have ways of their own that nobody looked at: only the floor holds for those.
+            answer = evolve(answer, bound=min(answer.bound, floor), complete=False, together=answer.complete)
     path = tuple((spread(state, made), edge) for state, edge in answer.path)
     return unfused(told, made, asked), evolve(answer, path=path)
 

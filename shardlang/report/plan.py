@@ -47,6 +47,8 @@ def _totals(plan: Plan) -> list[str]:
     if plan.bytes_bound and not (plan.source.owed() or plan.target.owed()):
         bound += f", {plan.bytes_received / plan.bytes_bound:.2f}x"
     known = "no plan is better" if plan.complete else f"at most {plan.gap:.1%} from the best"
+    if plan.complete_together:
+        known = f"the best that keeps digits together, {known}"
     over = "no cap" if plan.cap is None else f"cap {plan.cap:g}x"
     return [
         f"received  {size(plan.bytes_received)} ({bound})",

@@ -16,6 +16,7 @@ from shardlang.trace.call import operator_name
 from shardlang.trace.capture import INNER, MARK, Inner
 from shardlang.trace.inner import put_inner
 from shardlang.trace.rewrites import REWRITES
+from shardlang.trace.rules import is_declared
 from shardlang.trace.values import Value
 
 LayoutOf = Callable[[int, Value], Layout]
@@ -97,8 +98,10 @@ def operate(builder: Builder, target: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def rewritten(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The results of an operator's rewrite; ``None`` where there is none or its rule will do."""
+    """The results of an operator's rewrite; ``None`` where there is none, or its rule will do or is a user's."""
     name = operator_name(op)
+    if is_declared(name):
+        return None
     rewrite = REWRITES.get(name) or REWRITES.get(".".join(name.split(".")[:2]))
     return rewrite(builder, op, args, kwargs) if rewrite is not None else None
 

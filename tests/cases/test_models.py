@@ -173,23 +173,8 @@ def test_case_40_a_plain_mask_and_a_plain_table_are_taken_as_whole(world: World)
     trained(world, ROTATED.format(" eager") + " fsdp root over dp", Rotated, fours, masked)
 
 
-def refused_table() -> tuple[str, str, tuple[str, ...]]:
-    program = sl.loads(HEAD + ROTATED.format("") + "\n}\n")
-    net = program.apply(Rotated(), program.mesh("m").device_mesh("cpu"))
-    try:
-        net(torch.ones(2, 4))
-    except sl.ShardlangError as error:
-        (fault,) = error.diagnostics
-        assert fault.span is not None
-        return fault.code, fault.span.text, fault.helps[-1:]
-    return "", "", ()
-
-
-def test_case_40_where_a_call_is_compiled_a_plain_table_is_an_error_at_its_line(world: World) -> None:
-    for code, text, helps in world.run(refused_table):
-        assert code == "SL0511"
-        assert "self.table" in text
-        assert "`eager`" in helps[0]
+def test_case_40_where_a_call_is_compiled_a_plain_mask_and_a_plain_table_are_whole_too(world: World) -> None:
+    trained(world, ROTATED.format("") + " fsdp root over dp", Rotated, fours, masked)
 
 
 def test_case_40_a_tensor_that_a_signature_leaves_out_is_named() -> None:

@@ -10,6 +10,8 @@ from shardlang.trace.call import RuleMaker
 
 RULES: dict[str, RuleMaker] = {}
 """Every rule, filled by the modules of this room when the first rule is looked up."""
+DECLARED: set[RuleMaker] = set()
+"""Those that users declared."""
 
 MODULES = (
     "pointwise", "views", "joining", "reductions", "matrix", "networks", "indexing", "scattering", "images", "creation",
@@ -48,3 +50,8 @@ def find(name: str) -> RuleMaker | None:
     if name in RULES:
         return RULES[name]
     return RULES.get(".".join(name.split(".")[:2]))
+
+
+def is_declared(name: str) -> bool:
+    """Is an operator's rule a user's? Then it is the whole truth about the operator: no way of ours goes before it."""
+    return find(name) in DECLARED

@@ -12,7 +12,7 @@ from shardlang.source import Source
 from shardlang.syntax.parse import parse
 from shardlang.trace.call import Call, RuleMaker
 from shardlang.trace.rule import Rule, Shape, Term, group
-from shardlang.trace.rules import RULES, load, rule
+from shardlang.trace.rules import DECLARED, RULES, load, rule
 
 Pattern = tuple[tuple[str, ...], ...]
 
@@ -130,7 +130,9 @@ def _load() -> None:
 
 def declare(operator: str, declared: OperatorRule, linear: tuple[frozenset[int], ...] | None) -> None:
     """Registers a user's rule; it takes the place of an older one for the same operator."""
-    RULES[operator.replace("::", ".")] = written(declared, linear)
+    made = written(declared, linear)
+    RULES[operator.replace("::", ".")] = made
+    DECLARED.add(made)
 
 
 def declare_all(rules: Iterable[OperatorRule]) -> None:
