@@ -19,7 +19,7 @@ from shardlang.trace.pieces import State
 
 SMALL = 12
 """Operators of a program that is searched whole."""
-ENTRIES = 1 << 24
+ENTRIES = 1 << 25
 """The largest table of the elimination; what would need a larger one goes to the solver library."""
 COLUMNS = 1 << 17
 """Entries of the tables that the solver library is given; with more, and three axes or more, two axes go at a time."""
