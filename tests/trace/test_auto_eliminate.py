@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shardlang.diagnostics import ShardlangError
+from shardlang.trace.auto.condition import by_cases
 from shardlang.trace.auto.eliminate import NEVER, Factor, Memory, cost_of, eliminate
 from shardlang.trace.auto.integer import solve_core
 
@@ -75,3 +76,15 @@ def test_without_scipy_a_core_is_an_error_that_says_what_to_install(monkeypatch:
         solve_core([2, 2], [Factor((0, 1), torch.eye(2, dtype=torch.int64))], "block")
     assert caught.value.codes == ("SL0529",)
     assert "pip install 'shardlang[auto]'" in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("limit", [6, 1])
+def test_going_by_cases_finds_what_trying_all_finds(seed: int, limit: int) -> None:
+    sizes, factors, best = drawn(seed)
+    done = eliminate(sizes, factors, limit)
+    if done.core:
+        found = by_cases(sizes, done.core, limit, 1 << 20)
+        assert found is not None
+        assert cost_of(factors, done.complete(found)) == best
+        assert by_cases(sizes, done.core, limit, 0) is None

@@ -9,6 +9,7 @@ from torch import fx
 
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
+from shardlang.trace.auto.condition import by_cases
 from shardlang.trace.auto.descend import descend
 from shardlang.trace.auto.eliminate import NEVER, Eliminated, Factor, cost_of, eliminate
 from shardlang.trace.auto.integer import solve_core
@@ -22,7 +23,8 @@ SMALL = 12
 ENTRIES = 1 << 25
 """The largest table of the elimination; what would need a larger one goes to the solver library."""
 COLUMNS = 1 << 17
-"""Entries of the tables that the solver library is given; with more, and three axes or more, two axes go at a time."""
+"""Entries of the tables that the solver library takes well. With more, and three axes or more, two axes go at a time;
+with fewer axes it is gone by cases, where these are few."""
 
 
 @frozen(eq=False)
@@ -96,13 +98,18 @@ def solve(search: Search, limit: int = ENTRIES, extra: Sequence[Factor] = (), *,
     if done.core:
         if not core:
             return None
-        if sum(f.table.numel() for f in done.core) > COLUMNS:
+        large = sum(f.table.numel() for f in done.core) > COLUMNS
+        if large:
             descended = descend(search, factors, limit)
             if descended is not None:
                 time = cost_of(factors, descended)
                 return Chosen(time + model.constant, descended, None, len(factors), len(done.variables()))
-        found = solve_core(model.sizes, done.core, search.name)
-        rest, gap = found.values, found.gap
+        cases = by_cases(model.sizes, done.core, limit) if large else None
+        if cases is not None:
+            rest = cases
+        else:
+            found = solve_core(model.sizes, done.core, search.name)
+            rest, gap = found.values, found.gap
     values = done.complete(rest)
     time = cost_of(factors, values)
     if time >= NEVER:
