@@ -16,8 +16,8 @@ from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from shardlang.plan.steps import FREE
 from shardlang.runtime.record import Recorder
+from tests.runtime.alive import Alive
 from tests.runtime.test_laws import OPS, commutes, layout_at, placements, torch_placements
-from tests.runtime.test_wire import Alive
 from tests.runtime.transitions import SQUARE, same, value_of
 from tests.world import World, torch_mesh
 

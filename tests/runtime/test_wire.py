@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import weakref
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardlang.layout import Layout
 from shardlang.plan.search import plan_transition
 from shardlang.runtime import distributed, simulate
 from shardlang.runtime.record import Recorder
+from tests.runtime.alive import Alive
 from tests.runtime.test_laws import Case, cases, commutes, ends
 from tests.runtime.transitions import LINE, SQUARE, layout, value_of
 from tests.world import World
@@ -44,35 +42,6 @@ def test_bytes_on_the_wire_are_those_of_the_plan(world: World) -> None:
             assert most <= plan.bytes_received, (case, most, plan.bytes_received)
         else:
             assert most == plan.bytes_received, (case, most, plan.bytes_received)
-
-
-class Alive(TorchDispatchMode):
-    """Counts the bytes of all storages that operators make and that are still alive, and their peak."""
-
-    def __init__(self, given: torch.Tensor) -> None:
-        super().__init__()
-        self.now = self.peak = given.nbytes
-        self._seen = {given.untyped_storage()._cdata}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(x, torch.Tensor):
-                self._add(x.untyped_storage())
-        return result
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._seen or not storage.nbytes():
-            return
-        self._seen.add(key)
-        self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._drop, key, storage.nbytes())
-
-    def _drop(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.now -= size
 
 
 def peaks(pairs: list[tuple[Layout, Layout]]) -> list[int]:
