@@ -351,3 +351,27 @@ def no_solver(function: str) -> Diagnostic:
         notes=("its values hang together too closely to be chosen one after the other; scipy brings a solver",),
         helps=("pip install 'shardlang[auto]'", 'or say some layouts in the body with `sl.reshard(x, "[..]")`'),
     )
+
+
+@message("SL0530", "autocast that a trace does not record")
+def autocast(device: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"autocast for `{device}` would be lost in a compiled function",
+        span=span,
+        notes=(
+            "a body is traced on tensors without values of the CPU; autocast of the CPU around the whole call is kept",
+        ),
+        helps=(
+            "cast in the body with `x.to(torch.bfloat16)`, or pass tensors of that dtype",
+            "in a model, write `param bf16` in the braces of an `fsdp` line",
+        ),
+    )
+
+
+@message("SL0531", "an argument that no program can be kept for")
+def argument_without_hash(function: str, argument: str, kind: str) -> Diagnostic:
+    return Diagnostic(
+        f"argument `{argument}` of `{function}` is a {kind}, which has no hash",
+        notes=("a program is made for the values of the arguments that are no tensors, and found again by them",),
+        helps=("pass numbers, strings, flags, or tuples, lists and dicts of these",),
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -109,6 +111,54 @@ def block_of(tensor: Any) -> torch.Tensor:
     if type(block) is not torch.Tensor and hasattr(block, "fsdp_pre_all_gather"):
         block = getattr(block, "_tensor", block)
     return block
+
+
+class _Plain:
+    """Stands for the record of what is no DTensor."""
+
+    _hash = 0
+
+
+PLAIN: Any = _Plain()
+_spec, _hash, _block = attrgetter("_spec"), attrgetter("_hash"), attrgetter("_local_tensor")
+
+
+def specs_of(values: Sequence[Any]) -> list[Any]:
+    """The records of DTensors, ``PLAIN`` for other values, without a step of Python for each. Seen in torch 2.13."""
+    try:
+        return list(map(_spec, values))
+    except AttributeError:
+        return list(map(getattr, values, repeat("_spec"), repeat(PLAIN)))
+
+
+def hashes_of(specs: Sequence[Any]) -> list[int | None]:
+    """The hashes that records keep of themselves; ``None`` where none was asked for since one was made or changed.
+
+    A record takes its hash back when a part of it is set (``DTensorSpec.__setattr__``). Seen in torch 2.11 to 2.13.
+    """
+    return list(map(_hash, specs))
+
+
+def blocks_of(tensors: Sequence[Any]) -> list[torch.Tensor]:
+    """``block_of`` for DTensors only, without a step of Python for each where no block casts itself."""
+    blocks: list[torch.Tensor] = list(map(_block, tensors))
+    return blocks if set(map(type, blocks)) <= {torch.Tensor} else list(map(block_of, tensors))
+
+
+def applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` without the look for functorch's wrappers in its arguments, at two thirds of its time.
+
+    ``Function.apply`` makes sure that no transform of functorch is at work and then calls what this is. Where one
+    is, this is not to be used: see ``transformed``. Seen in torch 2.11 to 2.13.
+    """
+    base: Any = torch._C._FunctionBase
+    found: Callable[..., Any] = vars(base)["apply"].__get__(None, function)
+    return found
+
+
+def transformed() -> bool:
+    """Is a transform of functorch (``vmap``, ``grad``) at work? Seen in torch 2.11 to 2.13."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def settle_masks(local: torch.Tensor, placements: tuple[Any, ...]) -> tuple[torch.Tensor, tuple[Any, ...]]:

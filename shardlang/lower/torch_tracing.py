@@ -128,6 +128,23 @@ def is_composite(op: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
+AUTOCAST: tuple[Any, ...] = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+"""What stands in a graph for the ends of a ``with torch.autocast(..)``, beside what it casts in between: nothing is
+noted of that. Seen in torch 2.11 to 2.13."""
+
+
+def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
+    """The types of device for which autocast is on, of the CPU and the accelerator, each with what it casts to.
+
+    Whether it is on at all is asked first, at a private place (``_is_any_autocast_enabled``). Seen in torch 2.13.
+    """
+    if not torch._C._is_any_autocast_enabled():
+        return ()
+    accelerator = torch.accelerator.current_accelerator()
+    devices = ("cpu",) if accelerator is None else ("cpu", accelerator.type)
+    return tuple((d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d))
+
+
 @contextmanager
 def without_modes() -> Iterator[None]:
     """Within it no ``TorchFunctionMode`` or ``TorchDispatchMode`` of the surroundings sees what runs.
@@ -192,3 +209,25 @@ def truncated_normals_by_inverse() -> Iterator[None]:
         yield
     finally:
         torch.nn.init._no_grad_trunc_normal_ = own
+
+
+@contextmanager
+def strided_sizes_outside_modes() -> Iterator[None]:
+    """Inside, DTensor finds the sizes of strided blocks on values, whatever modes are on.
+
+    ``_StridedShard`` cuts an arange and reads where a block begins (``local_shard_size_and_offset``), which a tensor
+    without values cannot say. Seen in torch 2.11 to 2.13.
+    """
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    own = _StridedShard.local_shard_size_and_offset
+
+    def with_values(*args: Any, **options: Any) -> Any:
+        with without_modes():
+            return own(*args, **options)
+
+    _StridedShard.local_shard_size_and_offset = with_values  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _StridedShard.local_shard_size_and_offset = own  # type: ignore[method-assign]

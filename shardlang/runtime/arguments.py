@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from shardlang.lower import torch_private
 from shardlang.lower.placements import layout_of, mesh_of
 from shardlang.mesh import Mesh
 from shardlang.runtime.handle import ShardTensor
-from shardlang.runtime.results import ArgumentKind
+from shardlang.runtime.results import ArgumentKind, enter
 from shardlang.source import Span
 from shardlang.trace.capture import TensorType
 from shardlang.trace.compile import Argument
@@ -58,6 +59,21 @@ def block_of(tensor: Tensor, kind: ArgumentKind | None) -> torch.Tensor:
         assert isinstance(tensor, DTensor)
         return kind.block(tensor)
     return tensor.block if isinstance(tensor, ShardTensor) else tensor
+
+
+def blocks_of(tensors: Sequence[Tensor], kinds: Sequence[ArgumentKind | None]) -> list[Any]:
+    """The blocks of tensors, on autograd's graph where it records."""
+    if not torch.is_grad_enabled():
+        try:
+            return torch_private.blocks_of(tensors)
+        except AttributeError:
+            return [block_without_grad(t) for t in tensors]
+    if torch.compiler.is_compiling() or torch_private.transformed():
+        return [block_of(t, k) for t, k in zip(tensors, kinds, strict=True)]
+    return [
+        block_without_grad(t) if k is None or not t.requires_grad else enter(t, k)
+        for t, k in zip(tensors, kinds, strict=True)
+    ]
 
 
 def block_without_grad(tensor: Tensor) -> torch.Tensor:

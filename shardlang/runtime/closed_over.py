@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from types import CellType, CodeType
 from typing import Any
 
+from attrs import frozen
 from torch import nn
 
 from shardlang.runtime.attributes import Slot
@@ -29,15 +31,33 @@ class _Cell:
         self.cell.cell_contents = value
 
 
-def closed_over(function: Callable[..., Any]) -> dict[str, Slot]:
-    """Where the parameters are that a function uses from outside, by name; buffers of modules, too. Each once."""
+@frozen
+class Outside:
+    """What a function uses from outside: where its parameters and buffers are, by name, and its modules. Each once."""
+
+    slots: dict[str, Slot]
+    modules: tuple[nn.Module, ...]
+
+    def tensors(self) -> list[Any]:
+        """The parameters and buffers as they are now."""
+        return [owner[key] for owner, key in self.slots.values()]
+
+    def training(self) -> tuple[bool, ...]:
+        """Which modules are in training, which their forward may depend on."""
+        return tuple(map(attrgetter("training"), self.modules))
+
+
+def closed_over(function: Callable[..., Any]) -> Outside:
+    """What a function uses from outside, by its closure and by the global names in its code."""
     found: dict[str, Slot] = {}
+    modules: dict[nn.Module, None] = {}
     seen: set[int] = set()
 
     def note(name: str, slot: Slot) -> None:
         value = slot[0][slot[1]]
         if isinstance(value, nn.Module):
             for path, part in value.named_modules():
+                modules[part] = None
                 for tensors in (part._parameters, part._buffers):
                     for last, tensor in tensors.items():
                         if tensor is not None and id(tensor) not in seen:
@@ -54,7 +74,7 @@ def closed_over(function: Callable[..., Any]) -> dict[str, Slot]:
         inner = inner.__func__
     code = getattr(inner, "__code__", None)
     if code is None:
-        return found
+        return Outside(found, tuple(modules))
     for name, cell in zip(code.co_freevars, inner.__closure__ or (), strict=True):
         try:
             note(name, (_Cell(cell), name))
@@ -63,7 +83,7 @@ def closed_over(function: Callable[..., Any]) -> dict[str, Slot]:
     for name in _names(code):
         if name in inner.__globals__:
             note(name, (inner.__globals__, name))
-    return found
+    return Outside(found, tuple(modules))
 
 
 def _names(code: CodeType) -> Iterator[str]:

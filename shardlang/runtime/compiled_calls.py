@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,15 +27,16 @@ from torch.utils import _pytree as pytree
 
 from shardlang.diagnostics import ShardlangError
 from shardlang.layout import Layout
-from shardlang.lower import torch_private
 from shardlang.lower.placements import carried, layout_of
 from shardlang.plan.plan import Plan
+from shardlang.runtime.arguments import blocks_of, key_of
 from shardlang.runtime.attributes import Slot, in_place_of, plain_tensors
 from shardlang.runtime.calls import Boundary, Call
 from shardlang.runtime.groups import Team
 from shardlang.runtime.held import Held, take_apart
 from shardlang.runtime.inner_calls import STATIC, Apart, Noted, caller, noting
 from shardlang.runtime.local_program import function_for
+from shardlang.runtime.recent import Recent, literal, surroundings
 from shardlang.runtime.results import ArgumentKind, ResultKind, forget
 from shardlang.runtime.seeds import seed_of_call
 from shardlang.runtime.torch_compile import Compiler
@@ -102,12 +104,13 @@ def install(
     slots = _slots(modules)
     plain: dict[str, Slot] = {}
     made: dict[Any, _Compiled] = {}
+    recent = Recent()
+    parts = tuple(modules.values())
+    device = boundary.device_mesh.device_type
+    called = f"the call of {path or 'root'}"
 
-    def key_of(structure: Any, others: tuple[Any, ...], given: list[Tensor]) -> tuple[list[Any], Any]:
-        """The tensors of a call, and what its program depends on."""
-        held = [owner[last] for owner, last in (*slots.values(), *plain.values())]
-        tensors: list[Any] = [*held, *given]
-        return tensors, (structure, others, tuple(map(_key, tensors)), tuple(m.training for m in modules.values()))
+    def tensors_of(given: list[Tensor]) -> list[Any]:
+        return [owner[last] for owner, last in (*slots.values(), *plain.values())] + given
 
     @wraps(eager)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -118,20 +121,24 @@ def install(
         others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         if not all(isinstance(leaf, STATIC) for leaf in others):
             return eager(*args, **kwargs)
-        tensors, key = key_of(structure, others, given)
-        found = made.get(key)
-        if found is None:
-            plain.update(plain_tensors(modules))
-            tensors, key = key_of(structure, others, given)
-            try:
-                found = made[key] = _compile(body, list(slots), plain, leaves, structure, tensors)
-                forget(made)
-            except ShardlangError as error:
-                way_out = (
-                    f"write `eager` at the end of the `call` line of `{path or 'root'}` to keep DTensor's dispatch"
-                )
-                raise ShardlangError([evolve(d, helps=(*d.helps, way_out)) for d in error.diagnostics]) from error
-        local: list[Any] = [t if k is None else k.block(t) for t, k in zip(tensors, found.arguments, strict=True)]
+        tensors = tensors_of(given)
+        values = tuple([literal(leaf, "an argument", called) for leaf in others])
+        try:
+            rest = structure, values, surroundings(device), tuple(map(_training, parts))
+            found = recent.find(tensors, rest)
+            if found is None:
+                found = made.get((tuple(map(key_of, tensors)), rest))
+                if found is None:
+                    plain.update(plain_tensors(modules))
+                    tensors = tensors_of(given)
+                    found = _compile(body, list(slots), plain, leaves, structure, tensors)
+                    made[tuple(map(key_of, tensors)), rest] = found
+                    forget(made)
+                recent.keep(tensors, rest, found)
+        except ShardlangError as error:
+            way_out = f"write `eager` at the end of the `call` line of `{path or 'root'}` to keep DTensor's dispatch"
+            raise ShardlangError([evolve(d, helps=(*d.helps, way_out)) for d in error.diagnostics]) from error
+        local = blocks_of(tensors, found.arguments)
         if found.program.draws:
             seed = seed_of_call()
             local.append(seed if compiler is None else torch.tensor(seed))
@@ -140,6 +147,9 @@ def install(
         return pytree.tree_unflatten([_filled(leaf, wrapped) for leaf in found.leaves], found.structure)
 
     module.forward = forward
+
+
+_training = attrgetter("training")
 
 
 def _filled(leaf: Any, wrapped: Iterator[Any]) -> Any:
@@ -251,7 +261,7 @@ def _compile(
         program,
         run if body.compiler is None else body.compiler(run),
         tuple(
-            ArgumentKind(carried(g), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
+            ArgumentKind(carried(g), t.device_mesh, t.shape, t.dtype, t.placements) if isinstance(t, DTensor) else None
             for t, g in zip(tensors, program.gradients, strict=True)
         ),
         tuple(
@@ -268,9 +278,3 @@ def _rank(boundary: Boundary) -> int:
     assert coordinate is not None
     mesh = boundary.mesh
     return mesh.rank_at({a.name: at for a, at in zip(mesh.axes, coordinate, strict=True)})
-
-
-def _key(tensor: Tensor) -> Any:
-    if isinstance(tensor, DTensor):
-        return torch_private.spec_of(tensor)
-    return tensor.shape, tensor.dtype

@@ -150,7 +150,7 @@ def caller(noted: Noted, made: InnerCall, mesh: Any) -> Callable[..., tuple[Tens
     """The call, as a function of this rank's blocks of its tensors."""
     kinds = [ResultKind(w, mesh, d) for w, d in zip(made.arguments, made.dtypes, strict=True)]
     results = [
-        ArgumentKind(placements_of(dual(w)) or (), mesh, torch.Size(w.shape), d)
+        ArgumentKind(placements_of(dual(w)) or (), mesh, torch.Size(w.shape), d, placements_of(w) or ())
         for w, d in zip(made.results, made.result_dtypes, strict=True)
     ]
     module = noted.apart.module

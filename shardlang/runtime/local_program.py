@@ -305,7 +305,8 @@ def function_for(
 def _folded(program: LocalProgram, rank: int, team: Team) -> dict[fx.Node, Any]:
     """The values of nodes that depend on no argument: worked out once, unless they are large."""
     known: dict[fx.Node, Any] = {}
-    with torch_tracing.without_modes(), torch.no_grad():
+    # Not inference tensors, whatever the first call is made under: a later one may save them for its backward.
+    with torch.inference_mode(False), torch_tracing.without_modes(), torch.no_grad():
         for node in program.graph.nodes:
             if node.op == "get_attr":
                 known[node] = program.constants[str(node.target)].to(team.device)

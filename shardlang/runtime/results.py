@@ -45,17 +45,25 @@ class ResultKind:
         if self.spec is None:
             return ShardTensor(block, self.layout, self.mesh)
         if block.requires_grad and torch.is_grad_enabled():
-            return _Wrapped.apply(block, self)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+            return _Wrapped.apply(block, self.spec, self.gradient)  # type: ignore[no-untyped-call]  # torch leaves it so
         return torch_private.dtensor_of(block, self.spec, requires_grad=False)
 
 
 class ArgumentKind:
-    """What the block of one DTensor argument gives back: gradients of a layout, or of placements."""
+    """What the block of one DTensor argument gives back: gradients of a layout, or of placements. ``own`` are the
+    placements of the argument itself."""
 
-    def __init__(self, placements: tuple[Any, ...], mesh: DeviceMesh, shape: torch.Size, dtype: torch.dtype) -> None:
-        self.placements, self.mesh, self.shape, self.dtype = placements, mesh, shape, dtype
+    def __init__(
+        self,
+        placements: tuple[Any, ...],
+        mesh: DeviceMesh,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        own: tuple[Any, ...],
+    ) -> None:
+        self.placements, self.mesh, self.shape, self.dtype, self.own = placements, mesh, shape, dtype, own
         self.stride = torch_private.contiguous_stride(shape)
-        self.spec = torch_private.dtensor_spec(mesh, placements, shape, self.stride, dtype)
+        self.spec = self._spec(dtype)
 
     def block(self, tensor: DTensor) -> torch.Tensor:
         """The block, on autograd's graph."""
@@ -65,6 +73,13 @@ class ArgumentKind:
             return torch_private.block_of(tensor)
         block: torch.Tensor = _Block.apply(tensor, self)  # type: ignore[no-untyped-call]  # nor this one
         return block
+
+    def record(self, dtype: torch.dtype) -> Any:
+        """The record of a gradient."""
+        return self.spec if dtype == self.dtype else self._spec(dtype)
+
+    def _spec(self, dtype: torch.dtype) -> Any:
+        return torch_private.dtensor_spec(self.mesh, self.placements, self.shape, self.stride, dtype)
 
 
 class _Block(torch.autograd.Function):
@@ -79,22 +94,30 @@ class _Block(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         kind: ArgumentKind = ctx.kind
-        spec = kind.spec
-        if grad.dtype != kind.dtype:
-            spec = torch_private.dtensor_spec(kind.mesh, kind.placements, kind.shape, kind.stride, grad.dtype)
-        return torch_private.dtensor_of(grad.contiguous(), spec, requires_grad=False), None
+        grad = grad.contiguous()
+        if torch.is_grad_enabled() and grad.requires_grad:
+            # A second derivative: what comes back of it is in the argument's own layout.
+            return _Wrapped.apply(grad, kind.record(grad.dtype), kind.own), None  # type: ignore[no-untyped-call]
+        return torch_private.dtensor_of(grad, kind.record(grad.dtype), requires_grad=False), None
 
 
 class _Wrapped(torch.autograd.Function):
-    """A block as a DTensor; back, the block of the gradient in the dual layout."""
+    """A block as a DTensor of a record; back, the block of the gradient in ``back``'s placements."""
 
     @staticmethod
-    def forward(ctx: Any, block: torch.Tensor, kind: ResultKind) -> torch.Tensor:
-        ctx.kind = kind
-        return torch_private.dtensor_of(block.view_as(block), kind.spec, requires_grad=True)
+    def forward(ctx: Any, block: torch.Tensor, spec: Any, back: tuple[Any, ...]) -> torch.Tensor:
+        ctx.spec, ctx.back = spec, back
+        return torch_private.dtensor_of(block.view_as(block), spec, requires_grad=True)
 
     @staticmethod
     def backward(ctx: Any, grad: DTensor) -> Any:
-        if grad.placements != ctx.kind.gradient:
-            grad = grad.redistribute(placements=ctx.kind.gradient)
-        return torch_private.block_of(grad), None
+        if grad.placements != ctx.back:
+            grad = grad.redistribute(placements=ctx.back)
+        if torch.is_grad_enabled() and grad.requires_grad:
+            spec = ctx.spec
+            return ArgumentKind(spec.placements, spec.mesh, grad.shape, grad.dtype, ctx.back).block(grad), None, None
+        return torch_private.block_of(grad), None, None
+
+
+enter = torch_private.applied(_Block)
+"""``_Block.apply``, where no transform of functorch is at work."""

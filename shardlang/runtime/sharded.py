@@ -24,6 +24,7 @@ from shardlang.check.bind import Operand, bind, bind_all
 from shardlang.check.program import Fn
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
+from shardlang.lower import torch_tracing
 from shardlang.lower.placements import device_mesh, mesh_of, placements_of, ranks_of
 from shardlang.mesh import Mesh
 from shardlang.runtime import open_axes
@@ -34,15 +35,16 @@ from shardlang.runtime.arguments import (
     argument_of,
     argument_unnamed,
     block_of,
-    block_without_grad,
+    blocks_of,
     key_of,
 )
-from shardlang.runtime.attributes import Slot, in_place_of
-from shardlang.runtime.closed_over import closed_over
+from shardlang.runtime.attributes import in_place_of
+from shardlang.runtime.closed_over import Outside, closed_over
 from shardlang.runtime.groups import Team
 from shardlang.runtime.handle import ShardTensor
 from shardlang.runtime.inlined import inlined
 from shardlang.runtime.local_program import function_for
+from shardlang.runtime.recent import Recent, literal, surroundings
 from shardlang.runtime.results import ArgumentKind, ResultKind, forget
 from shardlang.runtime.seeds import seed_of_call
 from shardlang.syntax.parse import parse_signature, parse_spec
@@ -80,9 +82,10 @@ class ShardedFunction:
         self._torch_mesh = torch_mesh
         self._signature = inspect.signature(function)
         self._compiled: dict[Any, _Compiled] = {}
+        self._recent = Recent()
         self._traces: dict[Any, Trace] = {}
         self._last: LocalProgram | None = None
-        self._closed: dict[str, Slot] | None = None
+        self._closed: Outside | None = None
         self._names = tuple(self._signature.parameters)
         self._plain = self._names == tuple(a.name for a in declared.args)
         """Are the parameters just those of the signature, in its order?"""
@@ -93,18 +96,22 @@ class ShardedFunction:
     # -- calling ---------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tensors, others = self._taken(args, kwargs)
-        key = (tuple(map(key_of, tensors)), others)
-        found = self._compiled.get(key)
-        if found is None:
-            found = self._compiled[key] = self._compile(tensors, others)
-            forget(self._compiled)
-        self._last = found.program
-        assert found.run is not None
-        if torch.is_grad_enabled():
-            local: list[Any] = [block_of(t, k) for t, k in zip(tensors, found.arguments, strict=True)]
+        if self._plain and not kwargs and len(args) == len(self._names):
+            tensors, others = [*args, *self._outside().tensors()], ()
         else:
-            local = [block_without_grad(t) for t in tensors]
+            tensors, others = self._taken(args, kwargs)
+        rest = self._rest(tensors, others)
+        found = self._recent.find(tensors, rest)
+        if found is None:
+            tensors, others = self._taken(args, kwargs)
+            key = (tuple(map(key_of, tensors)), rest)
+            found = self._compiled.get(key)
+            if found is None:
+                found = self._compiled[key] = self._compile(tensors, others)
+                forget(self._compiled)
+            self._recent.keep(tensors, rest, found)
+        self._last = found.program
+        local = blocks_of(tensors, found.arguments)
         if found.program.draws:
             local.append(seed_of_call())
         made = list(found.run(*local))
@@ -121,7 +128,7 @@ class ShardedFunction:
     def program_in(self, layouts: Sequence[Layout], tensors: Sequence[torch.Tensor]) -> LocalProgram:
         """The local program for arguments that come in given layouts, with results as the signature has them."""
         handles = [Placed(t, w) for t, w in zip(tensors, layouts, strict=True)]
-        self._last = self._local_program([*handles, *self._outside()], ())
+        self._last = self._local_program([*handles, *self._outside().tensors()], ())
         return self._last
 
     def local_for(
@@ -129,21 +136,18 @@ class ShardedFunction:
     ) -> Callable[..., tuple[torch.Tensor, ...]]:
         """This rank's function of local blocks, for arguments in given layouts; what ``torch.compile`` takes."""
         program, team = self.program_in(layouts, tensors), self._team(tensors)
-        kinds = _kinds(self._outside(), program.gradients[len(tensors) :])
+        kinds = _kinds(self._outside().tensors(), program.gradients[len(tensors) :])
         eager = function_for(program, self._rank(team), team)
         looked_into = function_for(program, self._rank(team), team, moved=lambda made: inlined(made, team))
 
         def local(*blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            blocks += tuple(block_of(t, k) for t, k in zip(self._outside(), kinds, strict=True))
+            blocks += tuple(block_of(t, k) for t, k in zip(self._outside().tensors(), kinds, strict=True))
             return looked_into(*blocks) if torch.compiler.is_compiling() else eager(*blocks)
 
         return local
 
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, ...]]:
         """The declared tensors in the signature's order, and the other arguments by name."""
-        usual = self._plain and not kwargs and len(args) == len(self._names)
-        if usual and all(isinstance(value, TENSORS) for value in args):
-            return [*args, *self._outside()], ()
         if kwargs or len(args) != len(self._names):
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -160,13 +164,21 @@ class ShardedFunction:
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
                 raise ShardlangError(sl05_functions.undeclared_tensor(self.declared.name, name, self.declared.span))
-        return [*tensors, *self._outside()], tuple(given.items())
+        return [*tensors, *self._outside().tensors()], tuple(given.items())
 
-    def _outside(self) -> list[Any]:
-        """The parameters that the function closes over, as they are now."""
+    def _outside(self) -> Outside:
+        """What the function closes over."""
         if self._closed is None:
             self._closed = closed_over(self.function)
-        return [owner[key] for owner, key in self._closed.values()]
+        return self._closed
+
+    def _rest(self, tensors: Sequence[Any], others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a program depends on beside its tensors. Raises SL0530 and SL0531."""
+        device = self._torch_mesh.device_type if self._torch_mesh is not None else "cpu"
+        if self._torch_mesh is None and torch_tracing.autocast_state():
+            device = next((t.device.type for t in tensors if isinstance(t, TENSORS)), device)
+        named = tuple([(n, literal(v, n, self.declared.name)) for n, v in others])
+        return named, surroundings(device), self._outside().training()
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
@@ -195,7 +207,7 @@ class ShardedFunction:
             others_of = [bind(s, tuple(t.shape), self.mesh, sizes, name=arg.name) for s in specs[1:]]
             made_of = argument_of(arg, t, layout, sizes, self.mesh, self.declared.name)
             arguments.append(evolve(made_of, options=(layout, *others_of)) if others_of else made_of)
-        names = list(self._closed or ())
+        names = list(self._outside().slots)
         arguments += [
             argument_unnamed(n, t, self.mesh, self.declared.name) for n, t in zip(names, outside, strict=True)
         ]
@@ -219,7 +231,7 @@ class ShardedFunction:
         def mark_layout(mark: Mark, shape: tuple[int, ...]) -> Layout:
             return self._marked(mark, shape, sizes)
 
-        trace = self._trace([a.type for a in arguments], others)
+        trace = self._trace([a.type for a in arguments], others, self._rest(tensors, others))
         return lower(
             trace,
             arguments,
@@ -231,13 +243,13 @@ class ShardedFunction:
             span=self.declared.span,
         )
 
-    def _trace(self, types: list[TensorType], others: tuple[Any, ...]) -> Trace:
-        key = (tuple(types), others)
+    def _trace(self, types: list[TensorType], others: tuple[Any, ...], rest: tuple[Any, ...]) -> Trace:
+        key = (tuple(types), rest)
         if key not in self._traces:
             names = [a.name for a in self.declared.args]
 
             def call(*tensors: torch.Tensor) -> Any:
-                with in_place_of(list((self._closed or {}).values()), tensors[len(names) :]):
+                with in_place_of(list(self._outside().slots.values()), tensors[len(names) :]):
                     return self.function(**dict(zip(names, tensors, strict=False)), **dict(others))
 
             self._traces[key] = capture(self.function, types, call)
@@ -303,7 +315,9 @@ class ShardedFunction:
 def _kinds(tensors: Sequence[Tensor], gradients: Sequence[Layout]) -> tuple[ArgumentKind | None, ...]:
     """What takes the blocks of tensors that are DTensors, with the layouts of their gradients."""
     return tuple(
-        ArgumentKind(placements_of(g) or (), t.device_mesh, t.shape, t.dtype) if isinstance(t, DTensor) else None
+        ArgumentKind(placements_of(g) or (), t.device_mesh, t.shape, t.dtype, t.placements)
+        if isinstance(t, DTensor)
+        else None
         for t, g in zip(tensors, gradients, strict=True)
     )
 

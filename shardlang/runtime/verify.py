@@ -74,7 +74,7 @@ def verify_fn(
     # Of a dim that leaves its axis open the first that fits: the law is the same for all of them.
     chosen = [found[0] for found in open_axes.options(declared, list(shapes.values()), mesh)]
     operands = [Operand(a.name, s, shapes[a.name], mesh) for a, s in zip(declared.args, chosen, strict=True)]
-    outside = list(closed_over(body).values())
+    outside = list(closed_over(body).slots.values())
     held = [_double(owner[key].detach()) for owner, key in outside]
     with in_place_of(outside, held):
         made = compiled.program_in(bind_all(operands, Sizes()), tensors)

@@ -17,7 +17,14 @@ from torch.utils import _pytree as pytree
 
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
-from shardlang.lower.torch_tracing import data_dependent_errors, fake_mode, trace_graph, without_modes
+from shardlang.lower.torch_tracing import (
+    AUTOCAST,
+    autocast_state,
+    data_dependent_errors,
+    fake_mode,
+    trace_graph,
+    without_modes,
+)
 from shardlang.source import Source, Span
 
 _OURS = ("torch", "shardlang.trace", "shardlang.lower", "shardlang.runtime")
@@ -213,7 +220,7 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
     """Traces ``call(*tensors)``, which must call ``function`` once, on fake tensors of global shapes.
 
     Raises ShardlangError for what a trace would lose without a word: values read in Python, shapes that depend on
-    values, ``autograd.Function``, tensors from outside, arguments changed in place.
+    values, ``autograd.Function``, autocast switched inside, tensors from outside, arguments changed in place.
     """
     name = getattr(function, "__qualname__", repr(function))
     leaves: list[Any] = []
@@ -224,8 +231,13 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
         leaves[:], structure[:] = out, [spec]
         return [leaf for leaf in out if isinstance(leaf, torch.Tensor)]
 
+    casts = autocast_state()
+
     def on_node(node: fx.Node) -> None:
         site = node.meta["site"] = user_site(sys._getframe(1))
+        if node.target not in AUTOCAST and autocast_state() != casts:
+            device = next((d for d, _ in (*autocast_state(), *casts)), "cpu")
+            raise ShardlangError(sl05_functions.autocast(device, site.span() if site else None))
         if iskeyword(getattr(node.target, "_overloadname", "")):
             # `aten.random_.from` alone: a graph is written out as Python, which has another use for the word.
             raise ShardlangError(sl05_functions.random_operator(str(node.target), site.span() if site else None))
@@ -247,6 +259,9 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             raise ShardlangError(sl05_functions.result_not_tensor(name, type(leaf).__name__))
+    for node in reversed(module.graph.nodes):
+        if node.target in AUTOCAST:  # it switched to what was on before
+            module.graph.erase_node(node)
     _refuse_outside(module, name)
     _refuse_mutation(module.graph, name)
     return Trace(module.graph, module, structure[0], tuple(asked.marks), tuple(asked.inner), fake)

@@ -22,12 +22,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 import shardlang as sl
 from shardlang.lower import torch_private
 from shardlang.mesh import Axis, Link, Mesh
 from shardlang.trace.capture import TensorType, Trace, capture
 from shardlang.trace.compile import Argument, Auto, lower, modelled_time
+from tests.bench.function_host_time import turns
 from tests.trace.networks import attention, feed_forward
 from tests.trace.oracle import layout
 
@@ -142,42 +145,44 @@ def compiled() -> Iterator[Row]:
 
 
 def called(rounds: int = 400) -> Iterator[Row]:
-    """What a second call of the same shapes adds to the local program itself."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    """What a call of the same shapes adds to what goes on inside it, for 3 tensors and for the 289 of 32 layers.
 
+    The body only adds two of its tensors, so that what is measured is the call: beside the local program itself, and
+    beside a function written by hand, which takes its blocks by ``to_local()`` and wraps its result.
+    """
     dist.init_process_group("fake", store=torch_private.fake_store(), rank=0, world_size=4)
     try:
-        torch_mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
-
-        @sl.sharded("(x: [b d], w: [d f/tp], v: [f/tp d]) -> [b d]", torch_mesh, auto=True)
-        def two(x: Any, w: Any, v: Any) -> Any:
-            return F.silu(x @ w) @ v
-
-        blocks = [torch.ones(4, 16), torch.ones(16, 8), torch.ones(8, 16)]
-        placed = [
-            DTensor.from_local(b, torch_mesh, [p])
-            for b, p in zip(blocks, [Replicate(), Shard(1), Shard(0)], strict=True)
-        ]
-        mesh = two.mesh
-        layouts = [layout(mesh, s, t.shape) for s, t in zip(["[b d]", "[d f/tp]", "[f/tp d]"], placed, strict=True)]
-        with torch.no_grad():
-            two(*placed)
-            run = two.local_for(layouts, placed)
-            ways: dict[str, list[float]] = {"call": [], "local": []}
-            for _ in range(rounds):
-                for name, act in (("call", lambda: two(*placed)), ("local", lambda: run(*blocks))):
-                    begun = time.perf_counter()
-                    act()
-                    ways[name].append(time.perf_counter() - begun)
-        added = statistics.median(ways["call"]) - statistics.median(ways["local"])
-        yield (
-            "second call of the same shapes, beside the local program itself, no grad",
-            f"{added * 1e6:.1f} us",
-            "30 us",
-        )
+        for count in (3, 289):
+            for grad in (False, True):
+                with torch.set_grad_enabled(grad):
+                    times = {n: statistics.median(t) for n, t in _calls(count, rounds if not grad else 60).items()}
+                over_hand = (times["call"] - times["by hand"]) * 1e6
+                what = f"{count} tensors, {'with' if grad else 'no'} grad: a second call of the same shapes"
+                yield f"{what}, beside one by hand", f"{over_hand:.1f} us", "30 us"
+                if not grad:
+                    yield f"{what}, beside its local program", f"{(times['call'] - times['local']) * 1e6:.1f} us", ""
     finally:
         dist.destroy_process_group()
+
+
+def _calls(count: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of processor time of each way to call, in turns."""
+    torch_mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    names = [f"w{i}" for i in range(count)]
+    space: dict[str, Any] = {}
+    exec(f"def body({', '.join(names)}):\n    return {names[0]} + {names[-1]}", space)
+    signature = f"({', '.join(f'{n}: [d/tp]' for n in names)}) -> [d/tp]"
+    compiled = sl.sharded(signature, torch_mesh)(space["body"])
+    blocks = [torch.ones(8) for _ in names]
+    placed = [DTensor.from_local(b, torch_mesh, [Shard(0)]).detach().requires_grad_() for b in blocks]
+    run = compiled.local_for([layout(compiled.mesh, "[d/tp]", (32,))] * count, placed)
+
+    def by_hand() -> Any:
+        taken = [t.to_local() for t in placed]
+        return DTensor.from_local(taken[0] + taken[-1], torch_mesh, [Shard(0)], run_check=False)
+
+    ways = {"call": lambda: compiled(*placed), "local": lambda: run(*blocks), "by hand": by_hand}
+    return turns(ways, rounds)
 
 
 def rows() -> Iterator[Row]:
