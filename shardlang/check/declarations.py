@@ -17,7 +17,7 @@ from shardlang.check.specs import resolve_args
 from shardlang.check.static import choice_faults, static_faults
 from shardlang.check.transition import bind_change, check_change, open_names, unify_change
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl02_names, sl06_budgets
-from shardlang.mesh import Link, Mesh
+from shardlang.mesh import DEFAULT_LINK, Link, Mesh
 from shardlang.plan.steps import FREE, Kind
 from shardlang.source import Span
 from shardlang.syntax import tree
@@ -239,6 +239,15 @@ def _known_model(name: tree.Name, file: tree.File, errors: list[Diagnostic]) -> 
         errors.append(sl02_names.unknown_model(name.span, name.text, declared))
 
 
+def _axis_called(name: str, models: Mapping[str, Model]) -> tuple[str, str] | None:
+    """The mesh of a model that has an axis of this name, and the link that the axis is on."""
+    for mesh in (model.mesh for model in models.values()):
+        for axis in mesh.all_axes():
+            if axis.name == name:
+                return mesh.name, "" if axis.link is DEFAULT_LINK else axis.link.name
+    return None
+
+
 def _budgets(
     file: tree.File, models: Mapping[str, Model], links: Mapping[str, Link], errors: list[Diagnostic]
 ) -> tuple[Budget, ...]:
@@ -262,7 +271,8 @@ def _budgets(
                 if limit.kind.text not in STEPS:
                     errors.append(sl02_names.unknown_step(limit.kind.span, limit.kind.text, STEPS))
                 if limit.link.text not in links:
-                    errors.append(sl02_names.unknown_link(limit.link.span, limit.link.text, list(links)))
+                    axis = _axis_called(limit.link.text, models)
+                    errors.append(sl02_names.unknown_link(limit.link.span, limit.link.text, list(links), axis))
                 forbid.append(limit)
         budgets.append(
             Budget(

@@ -149,6 +149,8 @@ def _split(
 def _size(declared: tree.Mesh, mesh: Mesh, nproc: int | None, errors: list[Diagnostic]) -> Mesh:
     """The mesh of the launch: its ``?`` resolved, and its ranks held against the declaration and the launch."""
     ranks, open_axis = declared.ranks, any(a.open for a in mesh.axes)
+    if sum(a.open for a in mesh.axes) > 1:
+        return mesh  # which of them has what, nobody knows: SL0312
     span = declared.axes[0].span.join(declared.axes[-1].span)
     if ranks is not None:
         have = ranks.last - ranks.first + 1

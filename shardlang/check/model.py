@@ -10,7 +10,7 @@ from attrs import field, frozen
 from shardlang.check.bind import Operand, layout_of, unify
 from shardlang.check.facts import Facts, Tensor
 from shardlang.check.groups import FsdpGroup, fsdp_groups, group_faults
-from shardlang.check.patterns import NameIndex
+from shardlang.check.patterns import NameIndex, single
 from shardlang.check.program import CallLine, CompileLine, Model, ParamLine, PathPattern, Transfer
 from shardlang.check.sizes import Sizes
 from shardlang.check.static import static_faults
@@ -152,6 +152,8 @@ class _Matcher:
 
     def _match(self, index: NameIndex, pattern: PathPattern, what: str) -> list[str]:
         names = index.match(pattern.text)
+        if names and "," in pattern.text:
+            self._match_words(index, pattern, what)
         if not names:
             near: Sequence[str] = ()
             if self._suggested < SUGGESTIONS:
@@ -163,6 +165,16 @@ class _Matcher:
                 sl06_models.pattern_matches_nothing(pattern.span, pattern.text, what, near, self.model.name)
             )
         return names
+
+    def _match_words(self, index: NameIndex, pattern: PathPattern, what: str) -> None:
+        """Reports the words in braces with which a pattern that matches something matches nothing."""
+        known = self._facts.modules_known or what == "parameter"
+        for word, at, alone in single(pattern.text) if known else ():
+            if not index.match(alone):
+                near = index.nearest(alone) if self._suggested < SUGGESTIONS else ()
+                self._suggested += 1
+                span = pattern.part(at, len(word))
+                self.errors.append(sl06_models.pattern_matches_nothing(span, alone, what, near, self.model.name))
 
     def _may_be_bare(self, pattern: str) -> bool:
         """May a module without parameters stand there: in one that exists, under a name like no other in it?"""

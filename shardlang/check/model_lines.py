@@ -10,8 +10,12 @@ from shardlang.check.scope import Scope
 from shardlang.check.specs import check_dtype, resolve_args, resolve_spec
 from shardlang.check.static import choice_faults, static_faults
 from shardlang.diagnostics import Diagnostic, sl02_names, sl06_models
+from shardlang.dtypes import DTYPES
 from shardlang.source import Span
 from shardlang.syntax import tree
+
+COMPUTED = ("f64", "f32", "f16", "bf16")
+"""The dtypes that FSDP can compute in."""
 
 
 def resolve_model(model: tree.Model, scope: Scope, errors: list[Diagnostic]) -> Model:
@@ -80,6 +84,9 @@ def _fsdp(item: tree.Fsdp, pattern: PathPattern, scope: Scope, errors: list[Diag
     for name in ("param", "reduce", "output"):
         value = options[name].value if name in options else None
         dtypes[name] = check_dtype(value, errors) if isinstance(value, tree.Name) else None
+        found = DTYPES.get(dtypes[name] or "")
+        if isinstance(value, tree.Name) and found is not None and found.name not in COMPUTED:
+            errors.append(sl06_models.no_compute_dtype(value.span, name, found.name, COMPUTED))
     reshard: bool | int = True
     reshard_span: Span | None = None
     if "reshard" in options:

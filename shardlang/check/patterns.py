@@ -7,12 +7,13 @@ names cost about as much as what they match.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Literal
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 
 from shardlang.diagnostics.prose import nearest
 
@@ -24,11 +25,20 @@ DIGITS = 18
 
 
 @frozen
+class Piece:
+    """A piece of a component: one of some words; any characters where there are none (``*``)."""
+
+    words: frozenset[str]
+    lengths: tuple[int, ...]
+
+
+@frozen
 class Part:
     """A component of a pattern; ``deep``: any number of components may come before it (``**``)."""
 
-    kind: Literal["names", "any", "range", "end"]
+    kind: Literal["names", "any", "range", "glob", "end"]
     names: tuple[str, ...] = ()
+    pieces: tuple[Piece, ...] = ()
     low: int = 0
     high: int = 0
     deep: bool = False
@@ -45,18 +55,37 @@ def parts_of(pattern: str) -> tuple[Part, ...]:
             continue
         if text == "*":
             part = Part("any", deep=deep)
-        elif text.startswith("{"):
-            part = Part("names", tuple(n.strip() for n in text[1:-1].split(",")), deep=deep)
         elif text.startswith("["):
             low, _, high = text[1:-1].partition("..")
             part = Part("range", low=_number(low), high=_number(high), deep=deep)
-        else:
+        elif "{" not in text and "*" not in text:
             part = Part("names", (text,), deep=deep)
+        elif "*" in text or text.count("{") > 1:
+            part = Part("glob", pieces=tuple(map(_piece, _PIECES.findall(text))), deep=deep)
+        else:
+            before, inside, after = re.split("[{}]", text)
+            part = Part("names", tuple(before + n.strip() + after for n in inside.split(",")), deep=deep)
         parts.append(part)
         deep = False
     if deep:
         parts.append(Part("end", deep=True))
     return tuple(parts)
+
+
+_PIECES = re.compile(r"[A-Za-z0-9_]+|\*|\{[^}]*\}")
+
+
+def _piece(text: str) -> Piece:
+    words = frozenset(re.findall(r"\w+", text))
+    return Piece(words, tuple({len(w) for w in words}))
+
+
+def single(pattern: str) -> Iterator[tuple[str, int, str]]:
+    """For each word in braces with others: itself, where it stands, and the pattern with it alone in their place."""
+    for braces in re.finditer(r"\{[^}]*,[^}]*\}", pattern):
+        for word in re.finditer(r"\w+", braces.group()):
+            alone = pattern[: braces.start()] + word.group() + pattern[braces.end() :]
+            yield word.group(), braces.start() + word.start(), alone
 
 
 def _number(digits: str) -> int:
@@ -145,6 +174,9 @@ class NameIndex:
                 same = self._by_name.get(name, [])
                 low = bisect_right(same, top.enter, key=_enter)
                 yield from same[low : bisect_right(same, top.leave, key=_enter)]
+        elif part.kind == "glob":
+            names = tuple(n for n in self._by_name if n and _in_pieces(n, part))
+            yield from self._below(top, evolve(part, kind="names", names=names))
         else:
             for node in self._nodes[top.enter + 1 : top.leave + 1]:
                 if part.kind == "any" or _in_range(node.name, part):
@@ -219,6 +251,8 @@ def _children(node: _Node, part: Part) -> Iterator[_Node]:
                 yield node.children[name]
     elif part.kind == "any":
         yield from node.children.values()
+    elif part.kind == "glob":
+        yield from (child for child in node.children.values() if _in_pieces(child.name, part))
     elif part.high - part.low < len(node.children):
         for number in range(part.low, part.high + 1):
             if str(number) in node.children:
@@ -233,9 +267,17 @@ def _in_range(name: str, part: Part) -> bool:
     return part.low <= int(name) <= part.high
 
 
-def match_one(pattern: str, name: str) -> bool:
-    """Does a pattern match one name? For a single question; many names want a ``NameIndex``."""
-    return bool(NameIndex((name,)).match(pattern))
+def _in_pieces(name: str, part: Part) -> bool:
+    """Is a name made of a glob's pieces? By the places up to which the pieces so far can reach."""
+    reached = {0}
+    for piece in part.pieces:
+        if piece.words:
+            reached = {at + k for at in reached for k in piece.lengths if name[at : at + k] in piece.words}
+        else:
+            reached = set(range(min(reached), len(name) + 1))
+        if not reached:
+            return False
+    return len(name) in reached
 
 
-__all__ = ["NameIndex", "match_one", "parts_of"]
+__all__ = ["NameIndex", "parts_of", "single"]

@@ -93,13 +93,21 @@ class Reshard:
 
 @frozen
 class PathPattern:
-    """A pattern over dotted names: ``*`` one component, ``**`` any number, ``{a,b}`` either, ``[0..3]`` a range.
+    """A pattern over dotted names: ``*`` anything in a component, ``{a,b}`` either, ``[0..3]`` a range, ``**`` any
+    number of components.
 
-    ``root`` alone is the model itself and ``otherwise`` (only in ``param``) all that no other line claims.
+    ``root`` alone is the model itself and ``otherwise`` (only in ``param``) all that no other line claims. ``text`` has
+    no blanks.
     """
 
     text: str
     span: Span
+
+    def part(self, start: int, length: int) -> Span:
+        """Where a part of the pattern's text, of no blanks itself, was written."""
+        places = [i for i, c in enumerate(self.span.text) if c not in " \t"]
+        begin = self.span.start + places[start]
+        return self.span.source.span(begin, begin + length)
 
 
 @frozen

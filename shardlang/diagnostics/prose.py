@@ -7,6 +7,8 @@ from difflib import SequenceMatcher, get_close_matches
 
 LIST_LIMIT = 8
 """How many names a message lists before it says how many more there are."""
+SHORT = 3
+"""Names of so few letters that two of them swapped leave little in common, by what is otherwise counted."""
 
 
 def quoted(names: Iterable[str], limit: int = LIST_LIMIT) -> str:
@@ -32,11 +34,13 @@ def conjoined(parts: Iterable[str], word: str = "and") -> str:
 
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """The candidates that look like ``name``, best first; those that differ only in case come before all."""
+    """The candidates that look like ``name``, best first; those that differ only in case come before all, and
+    short ones with letters swapped after them."""
     candidates = list(dict.fromkeys(candidates))
     same = [c for c in candidates if c.lower() == name.lower()]
+    swapped = [c for c in candidates if len(c) == len(name) <= SHORT and sorted(c) == sorted(name)]
     close = get_close_matches(name, candidates, n=limit, cutoff=0.6)
-    return list(dict.fromkeys([*same, *close]))[:limit]
+    return list(dict.fromkeys([*same, *swapped, *close]))[:limit]
 
 
 def sure(name: str, candidates: Iterable[str]) -> str | None:

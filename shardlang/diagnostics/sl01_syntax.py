@@ -271,13 +271,13 @@ def arithmetic_in_spec(span: Span) -> Diagnostic:
 @message("SL0129", "malformed path")
 def bad_path(span: Span, part: str | None = None) -> Diagnostic:
     if part is None:
-        reason = "`*` stands for a whole name between dots"
+        reason = "`**` stands alone between dots"
     else:
         reason = f"{_shown(part)} is no part of one" if part else "a name is missing beside a dot"
     return Diagnostic(
         f"the path is malformed: {reason}",
         span,
-        notes=("between dots stands a name, `*`, `**`, `{a,b}` or `[0..3]`",),
+        notes=("between dots stands a name, in which `*` and `{a,b}` may be, or `**` or `[0..3]` alone",),
     )
 
 

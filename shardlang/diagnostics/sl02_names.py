@@ -59,7 +59,18 @@ def splits_two_dims(span: Span, axis: str, tensor: str, first: Span, same_dim: b
 
 
 @message("SL0204", "an unknown link")
-def unknown_link(span: Span, link: str, links: Sequence[str]) -> Diagnostic:
+def unknown_link(span: Span, link: str, links: Sequence[str], axis_of: tuple[str, str] | None = None) -> Diagnostic:
+    """``axis_of``: the mesh with an axis of this name, and the link of that axis (empty where it has none)."""
+    if axis_of is not None:
+        mesh, own = axis_of
+        way = f"write `{own}`, its link" if own else f"declare a link and put the axis on it, as in `{link}:2@ib`"
+        return Diagnostic(
+            f"there is no link `{link}`: it is an axis of mesh `{mesh}`",
+            span,
+            label="an axis, not a link",
+            notes=_known("declared links", links) or ("no link is declared",),
+            helps=(way,),
+        )
     return Diagnostic(
         f"there is no link `{link}`",
         span,

@@ -183,3 +183,13 @@ def not_of_torch_alone(model: str, what: str, package: str) -> Diagnostic:
         f"model `{model}` has {what}, for which a file of torch alone would need {package}",
         helps=("leave it out of this file", "or place the model with `program.apply`"),
     )
+
+
+@message("SL0666", "an operator that DTensor does not carry out")
+def not_dispatched(span: Span | None, model: str, operator: str, place: str, reason: str, way_out: str) -> Diagnostic:
+    return Diagnostic(
+        f"DTensor does not carry out `{operator}` in model `{model}`",
+        span,
+        notes=(place, f"torch says: {reason[:300]}", "what no compiled `call` holds runs by DTensor's own dispatch"),
+        helps=(way_out,),
+    )

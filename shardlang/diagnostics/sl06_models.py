@@ -68,6 +68,17 @@ def reshard_no_divisor(span: Span, count: int, ranks: int, divisors: Sequence[in
     )
 
 
+@message("SL0665", "a dtype that FSDP cannot compute in")
+def no_compute_dtype(span: Span, option: str, dtype: str, fitting: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        f"the option `{option}` takes a dtype to compute in, found {dtype}",
+        span,
+        label="no gradients in this",
+        notes=(f"FSDP casts weights, gradients and results to {conjoined(fitting, 'or')}",),
+        helps=("for gathers as float8, write `all_gather float8`",) if dtype.startswith("f8") else (),
+    )
+
+
 @message("SL0606", "a parameter that is pending")
 def pending_parameter(span: Span, pattern: str) -> Diagnostic:
     return Diagnostic(

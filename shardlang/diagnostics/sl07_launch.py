@@ -67,11 +67,16 @@ def nothing_to_run(name: str, models: Sequence[str]) -> Diagnostic:
 
 
 @message("SL0736", "a step that cannot be planned")
-def step_not_planned(span: Span | None, model: str, reason: str) -> Diagnostic:
+def step_not_planned(
+    span: Span | None, model: str, reason: str, place: str = "", valueless: bool = False
+) -> Diagnostic:
+    """``place``: where it was raised; ``valueless``: because the value of a tensor was asked for."""
+    notes = (f"raised {place}",) if place else ()
     return Diagnostic(
         f"a training step of model `{model}` cannot be gone through without data: {reason}",
         span,
-        notes=("the plan is made on tensors that have shapes and no values",),
+        notes=(*notes, "the plan is made on tensors that have shapes and no values"),
+        helps=("keep it a tensor: no `.item()`, `int(..)` or `if` of one",) if valueless else (),
     )
 
 

@@ -91,7 +91,8 @@ def print_training(result: Mapping[str, Any], console: Console) -> None:
         memory.add_row(str(rank), readable(measured), readable(predicted) if predicted is not None else "")
     memory.add_row("one device", readable(result["memory_one_device_bytes"]), "")
     console.print(memory)
-    console.print(f"loss falls by {result['loss_fall']:.1%} in {result['steps']} steps")
+    fall = result["loss_fall"]
+    console.print(f"loss {'rises' if fall < 0 else 'falls'} by {abs(fall):.1%} in {result['steps']} steps")
     console.print(
         f"greatest relative difference of the loss to one device: {result['loss_max_relative_difference']:.2g}"
     )

@@ -78,7 +78,7 @@ def place(
     compilers = torch_compile.compilers(lowered)
     programs: set[str] = set()
     for path, line in lowered.calls:
-        apart = _apart(path, lowered, watched)
+        apart = modules_apart(path, lowered, watched)
         if not line.eager and all(p in made for p in apart) and not _in_float8(path, lowered):
             inner = [_as_called(p, module, made[p], lowered) for p in apart]
             own = _owed_to_fsdp(path, lowered)
@@ -87,7 +87,7 @@ def place(
             programs.add(path)
     for path, compiler in compilers.items():
         if path not in programs:
-            parts = [module.get_submodule(p) for p in {*_apart(path, lowered, watched), *_inside(path, made)}]
+            parts = [module.get_submodule(p) for p in {*modules_apart(path, lowered, watched), *_inside(path, made)}]
             torch_compile.compile_forward(module.get_submodule(path), compiler, parts)
     for path in lowered.checkpoint:
         _checkpoint(module.get_submodule(path))
@@ -103,7 +103,7 @@ def reduce_gradients(lowered: LoweredModel, module: nn.Module, boundary: Boundar
             _reduce_gradient(module.get_parameter(parameter.name), parameter.layout, boundary)
 
 
-def _apart(path: str, lowered: LoweredModel, watched: Iterable[str]) -> list[str]:
+def modules_apart(path: str, lowered: LoweredModel, watched: Iterable[str] = ()) -> list[str]:
     """The outermost modules inside one that have to be called as they are: they need hooks of their own, or DTensor's
     dispatch."""
     inside = f"{path}." if path else ""

@@ -7,6 +7,7 @@ known and the planner says what is sent; what DTensor inserts inside a module is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -33,7 +34,9 @@ from shardlang.runtime.apply import place
 from shardlang.runtime.batch import place_batch
 from shardlang.runtime.observe import Observer, Tally, tally
 from shardlang.runtime.record import Issued, Recorder, note
+from shardlang.runtime.step_faults import step_fault
 from shardlang.runtime.train import Loss, training_step
+from shardlang.source import Span
 
 
 @frozen
@@ -66,7 +69,7 @@ def plan_step(
     """The plan of a step of the model that ``build`` makes, with batches as the user's ``batch(step)`` makes them.
 
     Must be called in a process that has no process group. Raises SL0736 where the model, the batch or the loss
-    raises: they may need the values of tensors, which there are none of.
+    raises: they may need the values of tensors, which there are none of; SL0666 where DTensor does.
     """
     try:
         return _plan_step(layouts, build, batch(0), loss)
@@ -74,16 +77,20 @@ def plan_step(
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        span = layouts.model.reference_span or layouts.model.span
-        raise ShardlangError(sl07_launch.step_not_planned(span, layouts.model.name, reason)) from error
+        raise ShardlangError(sl07_launch.step_not_planned(_span(layouts), layouts.model.name, reason)) from error
+
+
+def _span(layouts: ModelLayouts) -> Span:
+    return layouts.model.reference_span or layouts.model.span
 
 
 def _plan_step(layouts: ModelLayouts, build: Callable[[], nn.Module], batch: Any, loss: Loss) -> StepPlan:
     lowered = evolve(lower_model(layouts), compile=())
-    issued, kept = _go_through(lowered, build, batch, loss)
+    issued, kept = _go_through(lowered, build, batch, loss, _span(layouts))
     if lowered.checkpoint:
         # What a checkpointed module would keep is seen where it keeps it.
-        _, kept = _go_through(evolve(lowered, checkpoint=()), build, batch, loss, forgetful=lowered.checkpoint)
+        whole = evolve(lowered, checkpoint=())
+        _, kept = _go_through(whole, build, batch, loss, _span(layouts), forgetful=lowered.checkpoint)
     issued += [Issued(t.kind, t.axes, t.bytes, t.bytes) for t in fsdp_traffic(lowered)]
     return StepPlan(tally(issued, lowered.mesh), kept.bytes, peak(predict(layouts), kept))
 
@@ -93,6 +100,7 @@ def _go_through(
     build: Callable[[], nn.Module],
     batch: Any,
     loss: Loss,
+    span: Span,
     forgetful: tuple[str, ...] = (),
 ) -> tuple[list[Issued], Kept]:
     """One step without data: what is sent (but by FSDP), and what the forward pass keeps."""
@@ -101,6 +109,7 @@ def _go_through(
         stack.enter_context(_standing_for_all(lowered.mesh.ranks.stop, lowered.mesh.first_rank))
         mesh = device_mesh(lowered.mesh, "cpu")
         ranks_of(mesh)  # read now: under fake tensors they could not be
+        stack.enter_context(torch_tracing.strided_sizes_outside_modes())
         stack.enter_context(mode)
         with torch_tracing.truncated_normals_by_inverse():
             module = build()
@@ -116,7 +125,12 @@ def _go_through(
         placed = place_batch(lowered, empty, mesh)
         kept = Kept(module, forgetful)
         with Recorder() as recorder, Observer(lowered.mesh, lowered.mesh.first_rank), kept.watching():
-            training_step(module, placed, loss)
+            try:
+                training_step(module, placed, loss)
+            except ShardlangError:
+                raise
+            except Exception as error:
+                raise ShardlangError(step_fault(error, lowered, module, span)) from error
     return list(recorder.issued), kept
 
 
@@ -174,8 +188,13 @@ def _settle_gradient(parameter: Tensor, keep: list[int]) -> None:
 @contextmanager
 def _standing_for_all(world: int, rank: int) -> Iterator[None]:
     """A process group of which this process is one rank and the others do not exist."""
+    # What it has to say is of gloo, with which the step may never run.
+    log = logging.getLogger("torch.distributed.tensor._collective_utils")
+    level = log.level
+    log.setLevel(logging.ERROR)
     dist.init_process_group("fake", store=torch_private.fake_store(), rank=rank, world_size=world)
     try:
         yield
     finally:
         dist.destroy_process_group()
+        log.setLevel(level)

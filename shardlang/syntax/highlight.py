@@ -25,9 +25,8 @@ from shardlang.dtypes import DTYPES
 NAME = r"(?:[A-Za-z][A-Za-z0-9_]*|_[A-Za-z0-9_]+)"
 BLANK = r"(?:[ \t\r\n]|#[^\n]*\n)*"
 """What may stand between two words."""
-COMPONENT = (
-    r"(?:[A-Za-z0-9_]+|\*\*|\*|\{[ \t]*[A-Za-z0-9_]+(?:[ \t]*,[ \t]*[A-Za-z0-9_]+)*[ \t]*\}|\[[0-9]+\.\.[0-9]+\])"
-)
+PIECE = r"(?:[A-Za-z0-9_]|\*(?!\*)|\{[ \t]*[A-Za-z0-9_]+(?:[ \t]*,[ \t]*[A-Za-z0-9_]+)*[ \t]*\})"
+COMPONENT = rf"(?:{PIECE}+|\*\*|\[[0-9]+\.\.[0-9]+\])"
 
 AXIS = Name.Attribute
 SIZE = Name.Variable

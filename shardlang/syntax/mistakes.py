@@ -250,7 +250,7 @@ def _path(place: Place) -> Diagnostic | None:
     if previous is not None and previous.type == "PATH" and previous.end_pos == place.at and place.word:
         run = re.compile(r"[^\s:(]*").match(text, place.at)
         span = place.source.span(previous.start_pos or 0, run.end() if run else place.at)
-        if place.word == "*" or text[place.at - 1] == "*":
+        if place.word == "*" or text[place.at - 2 : place.at] == "**":
             return sl01_syntax.bad_path(span) if run and run.group() else None
         if place.word in (".", "..", "...") or place.word == "[" or place.word == "{":
             return sl01_syntax.bad_path(span, _offender(span))
@@ -265,7 +265,7 @@ def _path(place: Place) -> Diagnostic | None:
 
 def _offender(span: Span) -> str:
     """The first part of a path that is malformed; empty where two dots follow each other or one begins it."""
-    part = re.compile(r"[A-Za-z0-9_]+|\*\*?|\{\s*\w+(\s*,\s*\w+)*\s*\}|\[[0-9]+\.\.[0-9]+\]")
+    part = re.compile(r"([A-Za-z0-9_]|\*(?!\*)|\{\s*\w+(\s*,\s*\w+)*\s*\})+|\*\*|\[[0-9]+\.\.[0-9]+\]")
     rest = span.text
     while (match := part.match(rest)) and rest[match.end() : match.end() + 1] == ".":
         rest = rest[match.end() + 1 :]

@@ -111,6 +111,15 @@ def test_every_kind_of_line_must_match(line: str) -> None:
     assert_faults(f"param otherwise : whole\n{line}", llama(), "SL0601")
 
 
+def test_a_word_in_braces_must_match_as_well() -> None:
+    lines = "param layers.*.attention.{wq, «wkk»,wo}.weight : whole\nparam otherwise : whole"
+    (found,) = assert_faults(lines, llama(), "SL0601")
+    assert found.message == "no parameter of model `net` matches `layers.*.attention.wkk.weight`"
+    assert found.helps == ("did you mean `layers.*.attention.wk.weight`?",)
+    assert_faults("param otherwise : whole\nfsdp layers.*.{attention,«ffn»} over dp", llama(), "SL0601")
+    layouts("param layers.*.attention.w{q,k}.weight : whole\nparam otherwise : whole", llama())
+
+
 def test_all_lines_in_vain_are_reported() -> None:
     assert_faults("param «a» : whole\nparam «b» : whole\nfreeze «c»\nparam otherwise : whole", llama(), *["SL0601"] * 3)
 

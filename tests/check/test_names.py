@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shardlang.diagnostics import ShardlangError
+from shardlang.diagnostics.prose import nearest
 from tests.check.marked import assert_faults, faults, program, unmark
 
 MESH = "mesh m = dp:2 * tp:2\n"
@@ -57,6 +59,8 @@ NET = MESH + "model net on m {\n  param otherwise : whole\n"
         ("SL0213", MESH + "fn f(x: «float32»[b]) -> [b]"),
         ("SL0213", MESH + "fn f(x: «bf61»[b]) -> [b]"),
         ("SL0213", NET + "  fsdp root over dp { param «b16» }\n}"),
+        ("SL0665", NET + "  fsdp root over dp { param «i32» }\n}"),
+        ("SL0665", NET + "  fsdp root over dp { reduce bf16, output «f8e4m3» }\n}"),
         ("SL0214", MESH + "rules on m {\n  b -> dp\n  c, «b» -> tp\n}"),
         ("SL0215", MESH + "rules on m {\n  «bath» -> dp\n}\nfn f(x: [batch]) -> [batch]"),
         ("SL0216", "link ib = 1 GB/s, 1 us\n" + NET + "}\nbudget net { forbid «allgather» on ib }"),
@@ -86,6 +90,33 @@ def test_every_fault_of_a_file_is_reported_in_the_order_of_the_text() -> None:
 
 def test_a_fault_in_a_mesh_does_not_hide_the_faults_of_the_specs_on_it() -> None:
     assert_faults("mesh m = dp:2@«x» * tp:2\nfn f(x: [b/tp c/«tp»]) -> [b]", "SL0204", "SL0203")
+
+
+def test_short_names_with_letters_swapped_are_near() -> None:
+    assert nearest("pd", ["dp", "tp"]) == ["dp"]
+    assert nearest("rot", ["root"]) == ["root"]
+    assert nearest("xy", ["dp", "tp"]) == []
+
+
+def test_a_budget_that_names_an_axis_for_a_link_is_told_so() -> None:
+    budget = "}\nbudget net { forbid all_gather on «dp» }"
+    for mesh, way in (
+        ("mesh pod = dp:2 * tp:2\n", "declare a link and put the axis on it, as in `dp:2@ib`"),
+        ("link ib = 50 GB/s, 10 us\nmesh pod = dp:2@ib * tp:2\n", "write `ib`, its link"),
+    ):
+        text, (place,) = unmark(f"{mesh}model net on pod {{ param otherwise : whole {budget}")
+        (found,) = faults(text)
+        assert found.code == "SL0204"
+        assert found.span is not None
+        assert (found.span.start, found.span.end) == place
+        assert found.message == "there is no link `dp`: it is an axis of mesh `pod`"
+        assert found.helps == (way,)
+
+
+def test_of_two_open_axes_none_takes_the_launch() -> None:
+    with pytest.raises(ShardlangError) as caught:
+        program("mesh m = dp:? * tp:?\nfn f(x: [2/tp]) -> [2]", nproc=8)
+    assert caught.value.codes == ("SL0312",)
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
@@ -24,18 +27,22 @@ def plainly(pattern: Sequence[str], name: Sequence[str]) -> bool:
         return plainly(rest, name) or (bool(name) and plainly(pattern, name[1:]))
     if not name:
         return False
-    if first.startswith("{"):
-        here = name[0] in first[1:-1].split(",")
-    elif first.startswith("["):
+    if first.startswith("["):
         low, high = map(int, first[1:-1].split(".."))
         here = name[0].isdecimal() and str(int(name[0])) == name[0] and low <= int(name[0]) <= high
     else:
-        here = first in ("*", name[0])
+        ways = itertools.product(*(piece.strip("{}").split(",") for piece in re.findall(r"\{.*?\}|[^{]+", first)))
+        here = any(fnmatchcase(name[0], "".join(way)) for way in ways)
     return here and plainly(rest, name[1:])
 
 
-WORDS = st.sampled_from(["a", "b", "c", "0", "1", "2", "10", "01", "w"])
-COMPONENTS = WORDS | st.sampled_from(["*", "**", "{a,b}", "{c,0,w}", "[0..1]", "[1..10]", "[2..2]", "**"])
+WORDS = st.sampled_from(["a", "b", "c", "0", "1", "2", "10", "01", "w", "ab", "abab", "w1"])
+PIECES = st.lists(st.sampled_from(["a", "b", "*", "{a,ab}", "{b,1}"]), min_size=2, max_size=4).map("".join)
+COMPONENTS = (
+    WORDS
+    | st.sampled_from(["*", "**", "{a,b}", "{c,0,w}", "w{0,1}", "[0..1]", "[1..10]", "[2..2]", "**"])
+    | PIECES.filter(lambda text: "**" not in text)
+)
 
 
 @given(
@@ -54,6 +61,17 @@ def test_root_is_the_model_itself() -> None:
     assert NameIndex(["", "layers", "layers.0"]).match("root") == [""]
     assert NameIndex(["layers"]).match("root") == []
     assert NameIndex(["", "layers", "layers.0"]).match("**") == ["layers", "layers.0"]
+
+
+def test_a_star_or_a_choice_may_be_a_piece_of_a_name() -> None:
+    names = [f"layers.{i}.{w}.weight" for i in range(2) for w in ("q_proj", "k_proj", "norm", "w1", "w12")]
+    index = NameIndex(names)
+    assert index.match("layers.0.*_proj.weight") == names[:2]
+    assert index.match("**.{q,k}_proj.weight") == [*names[:2], *names[5:7]]
+    assert index.match("layers.1.w{1,3}.weight") == [names[8]]
+    assert index.match("layers.1.w*.*ei*t") == names[8:]
+    assert index.match("**.*_proj.bias") == []
+    assert index.nearest("layers.*.*_prj.weight") == ["layers.*.q_proj.weight"]
 
 
 def test_blanks_in_braces_count_for_nothing() -> None:

@@ -84,7 +84,9 @@ arg = seq(names, ":", spec)
 result = st.one_of(arg, spec, st.just(("_",)))
 signature = seq("(", listed(arg, ",", least=0), ")", "->", st.one_of(spec, seq("(", listed(result, ","), ")")))
 
-component = st.one_of(names, st.sampled_from(("*", "**", "0", "{a,b}", "{ wq , wk }", "[0..3]")))
+component = st.one_of(
+    names, st.sampled_from(("*", "**", "0", "{a,b}", "{ wq , wk }", "[0..3]", "w{1, 3}", "*_proj", "a*{b}*"))
+)
 path = st.lists(component, min_size=1, max_size=4).map(".".join) | st.sampled_from(("root", "otherwise"))
 option = st.one_of(
     seq(st.sampled_from(("param", "reduce", "output")), st.sampled_from(("bf16", "f32"))),

@@ -83,7 +83,7 @@ MISTAKES = [
     ("fn f(x: [s«+»1]) -> [b]", "SL0128"),
     ("fn f(x: [s«-»1]) -> [b]", "SL0128"),
     (MODEL + "param «layers..w» : [d]\n}", "SL0129"),
-    (MODEL + "param «layers.w*» : [d]\n}", "SL0129"),
+    (MODEL + "param «layers.w**» : [d]\n}", "SL0129"),
     (MODEL + "param «layers.[0-3].w» : [d]\n}", "SL0129"),
     (MODEL + "param «.w» : [d]\n}", "SL0129"),
     (MODEL + "freeze «$x»\n}", "SL0129"),
