@@ -263,6 +263,8 @@ class _Cross(torch.autograd.Function):
         if not isinstance(grad, DTensor):
             whole = [Replicate()] * ctx.boundary.device_mesh.ndim
             grad = DTensor.from_local(grad, ctx.boundary.device_mesh, whole, run_check=False)
+        if torch.is_grad_enabled() and grad.requires_grad:
+            return cross(grad, ctx.wanted, ctx.boundary), None, None  # a second derivative goes through it
         return _move(grad, ctx.wanted, ctx.boundary)[0], None, None
 
 

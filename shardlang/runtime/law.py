@@ -57,7 +57,7 @@ def differences(
     roots: list[torch.Tensor] = []
     root_seeds: list[torch.Tensor] = []
     for i, (parts, want, layout) in enumerate(zip(split, expected, program.results, strict=True)):
-        _compare(found, f"result {i}", {r: b.detach() for r, b in parts.items()}, layout, want.detach(), tolerance)
+        compare(found, f"result {i}", {r: b.detach() for r, b in parts.items()}, layout, want.detach(), tolerance)
         if not want.requires_grad or any(p.op in ("max", "min") for p in layout.owed()):
             continue
         seed = (torch.arange(want.numel(), dtype=torch.float64) % 5 - 1).reshape(want.shape).to(want.dtype)
@@ -78,7 +78,7 @@ def differences(
         if want.requires_grad:
             grads = {r: torch.zeros_like(b) if b.grad is None else b.grad * averaged(given) for r, b in parts.items()}
             due = torch.zeros_like(want) if want.grad is None else want.grad
-            _compare(found, f"the gradient of {name}", grads, layout, due, tolerance)
+            compare(found, f"the gradient of {name}", grads, layout, due, tolerance)
     return found
 
 
@@ -91,9 +91,10 @@ def _differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _compare(
+def compare(
     found: list[Difference], what: str, blocks: dict[int, torch.Tensor], layout: Layout, want: torch.Tensor, tol: float
 ) -> None:
+    """Notes in ``found`` where blocks of a layout are not those of the tensor that one device has, ``want``."""
     try:
         got = simulate.assemble(blocks, layout)
     except simulate.SimulationError as error:
@@ -119,4 +120,4 @@ def _compare(
         found.append(Difference(what, greatest, scale))
 
 
-__all__ = ["Difference", "averaged", "differences"]
+__all__ = ["Difference", "averaged", "compare", "differences"]

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from attrs import frozen
 from torch import fx
 
 from shardlang.lower import torch_tracing
@@ -128,12 +129,31 @@ class Transfer:
         return self.plan.target.local_shape(self.team.logical(torch.distributed.get_rank()))
 
 
+@frozen(eq=False)
+class _Kept:
+    """A plan that works in place, carried out on a copy."""
+
+    there: Carried
+    in_place = False
+
+    @property
+    def plan(self) -> Plan:
+        return self.there.plan
+
+    def __call__(self, block: torch.Tensor) -> torch.Tensor:
+        return self.there(block.clone())
+
+    def shape(self) -> tuple[int, ...]:
+        return self.there.shape()
+
+
 class _Carried(torch.autograd.Function):
-    """A move: ``forward`` carries the value, ``backward`` its gradient."""
+    """A move: ``forward`` carries the value, ``backward`` its gradient. What comes back through the gradient, in a
+    second derivative, changes the value as the value itself would change, and goes the way that the value went."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, there: Carried | None, back: Carried | None) -> torch.Tensor:
-        ctx.back = back
+        ctx.there, ctx.back = there, back
         if there is None:
             return x.view_as(x)
         if there.in_place:
@@ -143,6 +163,10 @@ class _Carried(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         back: Carried | None = ctx.back
+        if torch.is_grad_enabled() and grad.requires_grad:
+            there: Carried | None = ctx.there
+            again = _Kept(there) if there is not None and there.in_place else there
+            return _Carried.apply(grad.contiguous(), back, again), None, None  # type: ignore[no-untyped-call]
         return grad if back is None else back(grad.contiguous()), None, None
 
 

@@ -16,7 +16,7 @@ from shardlang.mesh import Mesh
 from shardlang.plan.plan import Plan
 from shardlang.runtime import generate
 from shardlang.runtime.simulate import run_plan
-from shardlang.trace.program import Draw, LocalProgram, Move, draw, move, rank_value
+from shardlang.trace.program import Draw, LocalProgram, draw, move, rank_value
 
 
 def drawn(made: Draw, rank: int, seed: int) -> torch.Tensor:
@@ -40,16 +40,18 @@ Blocks = dict[int, torch.Tensor]
 
 
 class _Move(torch.autograd.Function):
-    """A move over the blocks of all ranks."""
+    """A move over the blocks of all ranks. What comes back through its gradients goes the way that the blocks went."""
 
     @staticmethod
-    def forward(ctx: Any, made: Move, ranks: list[int], *blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.made, ctx.ranks = made, ranks
-        return _carry(made.forward, ranks, blocks)
+    def forward(
+        ctx: Any, there: Plan | None, back: Plan | None, ranks: list[int], *blocks: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.there, ctx.back, ctx.ranks = there, back, ranks
+        return _carry(there, ranks, blocks)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return (None, None, *_carry(ctx.made.backward, ctx.ranks, grads))
+        return (None, None, None, *_Move.apply(ctx.back, ctx.there, ctx.ranks, *grads))  # type: ignore[no-untyped-call]
 
 
 def _carry(plan: Plan | None, ranks: list[int], blocks: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -74,7 +76,7 @@ def run(program: LocalProgram, mesh: Mesh, arguments: Sequence[Blocks], seed: in
         elif node.target is move:
             made = program.moves[node.args[1]]
             blocks = known[node.args[0]]
-            moved = _Move.apply(made, ranks, *[blocks[r] for r in ranks])  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+            moved = _Move.apply(made.forward, made.backward, ranks, *[blocks[r] for r in ranks])  # type: ignore[no-untyped-call]  # torch leaves apply untyped
             known[node] = dict(zip(ranks, moved, strict=True))
         elif node.target is draw:
             made_by = program.draws[node.args[0]]
