@@ -16,7 +16,7 @@ from shardlang.plan.plan import Plan
 from shardlang.plan.search import plan_transition
 from shardlang.plan.steps import FREE
 from shardlang.runtime.record import Recorder
-from tests.runtime.alive import Alive
+from tests.runtime.alive import Alive, quick_collections
 from tests.runtime.test_laws import OPS, commutes, layout_at, placements, torch_placements
 from tests.runtime.transitions import SQUARE, same, value_of
 from tests.world import World, torch_mesh
@@ -78,21 +78,22 @@ def peaks(steps: int) -> list[tuple[int, int]]:
     x = sl.randn("[32/a 64]", mesh, seed=9)
     found = []
     given = weights[0].to_local().detach()
-    for _ in range(steps):
-        gc.collect()
-        with Alive(given) as alive:
-            hidden = sl.reshard(sl.reshard(x, "[n/a d]") @ weights[0], "[n/a/b f]")
-            out = sl.reshard(hidden, "[n/a f/b]") @ weights[1]
-            loss = (sl.reshard(out, "[n/a d/b]") ** 2).sum()
-            loss.backward()
-            grads = sl.reshard_many([w.grad for w in weights], [sl.layout_of(w) for w in weights])
-            for weight, grad in zip(weights, grads, strict=True):
-                weight.grad = grad
-            optimizer.step()
-            optimizer.zero_grad()
-            del hidden, out, loss, grads
+    with quick_collections():
+        for _ in range(steps):
             gc.collect()
-            found.append((alive.peak, alive.now))
+            with Alive(given) as alive:
+                hidden = sl.reshard(sl.reshard(x, "[n/a d]") @ weights[0], "[n/a/b f]")
+                out = sl.reshard(hidden, "[n/a f/b]") @ weights[1]
+                loss = (sl.reshard(out, "[n/a d/b]") ** 2).sum()
+                loss.backward()
+                grads = sl.reshard_many([w.grad for w in weights], [sl.layout_of(w) for w in weights])
+                for weight, grad in zip(weights, grads, strict=True):
+                    weight.grad = grad
+                optimizer.step()
+                optimizer.zero_grad()
+                del hidden, out, loss, grads
+                gc.collect()
+                found.append((alive.peak, alive.now))
     return found
 
 

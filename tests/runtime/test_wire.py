@@ -11,7 +11,7 @@ from shardlang.layout import Layout
 from shardlang.plan.search import plan_transition
 from shardlang.runtime import distributed, simulate
 from shardlang.runtime.record import Recorder
-from tests.runtime.alive import Alive
+from tests.runtime.alive import Alive, quick_collections
 from tests.runtime.test_laws import Case, cases, commutes, ends
 from tests.runtime.transitions import LINE, SQUARE, layout, value_of
 from tests.world import World
@@ -47,14 +47,15 @@ def test_bytes_on_the_wire_are_those_of_the_plan(world: World) -> None:
 def peaks(pairs: list[tuple[Layout, Layout]]) -> list[int]:
     """On a rank: bytes alive at the peak of each plan, the block that it starts from included."""
     found = []
-    for source, target in pairs:
-        block = torch.zeros(source.local_shape(dist.get_rank()))
-        plan = plan_transition(source, target)
-        distributed.run_plan(plan, block)
-        gc.collect()
-        with Alive(block) as alive:
+    with quick_collections():
+        for source, target in pairs:
+            block = torch.zeros(source.local_shape(dist.get_rank()))
+            plan = plan_transition(source, target)
             distributed.run_plan(plan, block)
-        found.append(alive.peak)
+            gc.collect()
+            with Alive(block) as alive:
+                distributed.run_plan(plan, block)
+            found.append(alive.peak)
     return found
 
 
