@@ -80,10 +80,10 @@ def runner(*options: str, timeout: float, without: str = "(?!)") -> subprocess.C
 
 
 def test_the_runner_passes_a_sample_of_every_command() -> None:
-    done = runner("--sample", "40", timeout=240, without="--run")
+    done = runner("--sample", "80", timeout=240, without="--run")
     assert done.returncode == 0, done.stdout + done.stderr
     passed = int(done.stdout.split(" passed")[0].split("\n")[-1])
-    assert passed >= len(CASES) // 40
+    assert passed >= len(CASES) // 80
 
 
 def test_the_runner_fails_a_command_that_is_wrong() -> None:

@@ -36,7 +36,7 @@ def next_token(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Any]
 
 
 @pytest.mark.parametrize("batches", [last_is_short, last_is_one_row, last_is_short_and_padded])
-@pytest.mark.parametrize("mesh", ["dp:2 * tp:2", "dp:4 * tp:1"])
+@pytest.mark.parametrize("mesh", ["dp:2 * tp:2", pytest.param("dp:4 * tp:1", marks=pytest.mark.nightly)])
 def test_a_ragged_batch_trains_as_on_one_device(world: World, mesh: str, batches: object) -> None:
     text = llama(mesh, dp="~dp")
     text = text.replace("over ~dp", "over dp")
