@@ -16,6 +16,7 @@ from attrs import frozen
 
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs, Edge, between, log2
+from shardlang.plan.floor import floor
 from shardlang.plan.moves import fits, homeward, is_goal, neighbours, whole
 from shardlang.plan.problem import Question, State
 from shardlang.plan.stations import stations
@@ -153,8 +154,11 @@ class _Search:
                     self.look(state, cost, after)
 
 
-def at_once(question: Question) -> Answer | None:
-    """One exchange, at most after a slice, where no path can be cheaper by the bound."""
+def at_once(question: Question, asked: Question) -> Answer:
+    """One exchange, at most after a slice; complete where no path can be cheaper by the bounds.
+
+    ``asked`` is the same question in prime atoms, for which they are to hold.
+    """
     costs = Costs(question)
     if is_goal(costs, question.source):
         return Answer((), 0, 0, True)
@@ -162,9 +166,15 @@ def at_once(question: Question) -> Answer | None:
     search.directly()
     assert search.best is not None, "every target can be reached"
     best = costs.primary(search.best)
-    if best > costs.primary(search.low(question.source)):
-        return None
-    return Answer(search.path, search.best, best, True)
+    least = costs.primary(search.low(question.source))
+    if best > least:
+        least = costs.primary(costs.weigh(*floor(Costs(asked))))
+    return Answer(search.path, search.best, min(least, best), proved(best, least))
+
+
+def proved(cost: int, least: int) -> bool:
+    """Is a cost the least there is, but for what sums of floats may be wrong by?"""
+    return cost - least <= cost >> 30
 
 
 @lru_cache(maxsize=1 << 12)

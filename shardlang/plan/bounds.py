@@ -41,7 +41,7 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
         missing = max(total // product(cut) - total // product(costs.mask_of(x[0])), 0)
         return missing * costs.rate[-1], missing
     # Atoms that cut elsewhere in the target: few elements are where they belong. Of a ring of them one is forced.
-    moved = _astray(x, target) if reduced else 0
+    moved = astray(x, target) if reduced else 0
     ranks = product(costs.all_atoms)
     time = crossed = known = 0
     latency = None
@@ -64,8 +64,8 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
                 else:
                     hears *= size[p]
         if parts > 1:
-            astray = total - total // product(moved & apart) if moved & apart else 0
-            least = max((total * (stays * (parts - 1) + copies - 1) + astray) // ranks, needed // members)
+            twice = total - total // product(moved & apart) if moved & apart else 0
+            least = max((total * (stays * (parts - 1) + copies - 1) + twice) // ranks, needed // members)
             hears += conflict
         else:
             least = (needed if conflict else needed - needed // hears) // members
@@ -83,7 +83,7 @@ def bound(costs: Costs, x: State, target: State) -> tuple[int, int]:
     return time + (latency or 0) * known, crossed
 
 
-def _astray(x: State, target: State) -> int:
+def astray(x: State, target: State) -> int:
     """Atoms that cut another digit in the target, of those that go round in rings all but one."""
     home = {a: (v, i) for v, at in enumerate(target[0]) for i, a in enumerate(at)}
     place = {a: (v, i) for v, at in enumerate(x[0]) for i, a in enumerate(at)}

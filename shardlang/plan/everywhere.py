@@ -35,8 +35,10 @@ class _Node:
     edge: Edge | None = None
 
 
-def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | None = None) -> Answer:
+def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | None = None, least: int = 0) -> Answer:
     """The best path over all states of a field, taking up at most ``most`` of them.
+
+    ``least`` is what a path costs at least, in the objective's unit, where more is known than the common bound.
 
     ``ceiling`` is what a path costs that is at hand already, in the objective's unit: the answer has no path, and this
     as its cost, where none cheaper is found.
@@ -45,7 +47,7 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
     start = question.source
     if is_goal(costs, start):
         return Answer((), 0, 0, True)
-    floor = costs.primary(costs.weigh(*bound(costs, start, question.target)))
+    floor = max(least, costs.primary(costs.weigh(*bound(costs, start, question.target))))
     ahead = field.bounds()
     goals = field.goals()
     most_goals = GOALS if question.target[1] & ~question.kept else 1
@@ -90,11 +92,11 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
         reached[found] = row[better]
         parent[found] = len(nodes) - 1
         at = int(promise.argmin())
-        least = float(promise[at])
-        done = least >= best * (1 - SLACK)
+        next_best = float(promise[at])
+        done = next_best >= best * (1 - SLACK)
         if done or len(nodes) >= most:
             # The best path is at hand: by way of a state whose step home is known.
-            shortest = None if done else max(floor, int(least * (1 - SLACK)))
+            shortest = None if done else max(floor, int(next_best * (1 - SLACK)))
             if through is None:
                 assert ceiling is not None, "every target can be reached"
                 shown = ceiling if shortest is None else min(shortest, ceiling)

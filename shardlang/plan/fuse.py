@@ -15,13 +15,18 @@ from attrs import evolve
 from shardlang.plan.problem import Problem, State
 
 Slots = tuple[tuple[int, ...], ...]
+Made = tuple[tuple[int, ...], ...]
+"""What each atom is made of, major to minor."""
 
 
-def fused(asked: Problem) -> tuple[Problem, tuple[tuple[int, ...], ...]]:
-    """The problem in fewer atoms, and what each of them is made of, major to minor."""
+def fused(asked: Problem, apart: frozenset[int] = frozenset()) -> tuple[Problem, Made]:
+    """The problem in fewer atoms, and what each of them is made of, major to minor.
+
+    Atoms ``apart`` are not taken together with what follows them.
+    """
     question = asked.question
     ends = (question.source, question.target)
-    links = _links(asked)
+    links = _links(asked, apart)
     leaders = set(range(len(question.sizes))) - set(links.values())
     made: list[tuple[int, ...]] = []
     for a in sorted(leaders):
@@ -61,7 +66,24 @@ def fused(asked: Problem) -> tuple[Problem, tuple[tuple[int, ...], ...]]:
     return Problem(smaller, asked.atoms, tuple(slots_of_dim)), tuple(made)
 
 
-def unfused(small: Problem, made: tuple[tuple[int, ...], ...], asked: Problem) -> Problem:
+def matched(asked: Problem, made: Made) -> frozenset[int]:
+    """Where to part the largest atoms so that their parts fit where smaller ones are; nowhere if all are alike."""
+
+    def size(run: tuple[int, ...]) -> int:
+        return math.prod(asked.question.sizes[a] for a in run)
+
+    sizes = sorted({size(run) for run in made})
+    largest = sizes[-1]
+    parts = [n for n in sizes[:-1] if largest % n == 0]
+    fitting = next((n for n in parts if largest // n in parts), parts[0] if parts else None)
+    found: set[int] = set()
+    for run in made:
+        if fitting is not None and size(run) == largest:
+            found |= {run[i - 1] for i in range(1, len(run)) if size(run[:i]) == fitting}
+    return frozenset(found)
+
+
+def unfused(small: Problem, made: Made, asked: Problem) -> Problem:
     """The slots of a fused problem, to say its states in the atoms they are made of."""
     question = evolve(
         small.question,
@@ -74,13 +96,13 @@ def unfused(small: Problem, made: tuple[tuple[int, ...], ...], asked: Problem) -
     return Problem(question, asked.atoms, small.slots_of_dim)
 
 
-def spread(state: State, made: tuple[tuple[int, ...], ...]) -> State:
+def spread(state: State, made: Made) -> State:
     """A state in the atoms that fused ones are made of."""
     slots = tuple(tuple(a for i in at for a in made[i]) for at in state[0])
     return slots, sum(1 << a for i, run in enumerate(made) if state[1] >> i & 1 for a in run)
 
 
-def _links(asked: Problem) -> dict[int, int]:
+def _links(asked: Problem, apart: frozenset[int]) -> dict[int, int]:
     """Each atom that another directly follows everywhere -> that other."""
     question = asked.question
     ends = (question.source, question.target)
@@ -105,7 +127,7 @@ def _links(asked: Problem) -> dict[int, int]:
             if stands in alike:
                 after[alike[stands]] = a
             alike[stands] = a
-    links = {a: b for a, b in after.items() if _together(a, b, asked, where)}
+    links = {a: b for a, b in after.items() if a not in apart and _together(a, b, asked, where)}
     while True:
         kept = {a: b for a, b in links.items() if _whole(a, b, asked, where, links)}
         if kept == links:

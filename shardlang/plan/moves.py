@@ -37,12 +37,17 @@ def is_goal(costs: Costs, x: State) -> bool:
 def goals(costs: Costs) -> list[State]:
     """The states from which a mask leads to the target: its pending atoms still pending, whole, or cutting any slot."""
     slots, due = costs.question.target
+    stands = {a: v for v, at in enumerate(costs.question.source[0]) for a in at}
     found: list[State] = [(slots, 0)]
     for a in range(len(costs.size)):
         if not due >> a & 1:
             continue
         more: list[State] = []
         for at, pending in found:
+            v = stands.get(a)
+            if v is not None and len(at[v]) == 1 and costs.size[at[v][0]] == costs.size[a]:
+                # Where it cuts, what is to cut there stays whole.
+                more.append(((*at[:v], (a,), *at[v + 1 :]), pending))
             if costs.question.kept >> a & 1:
                 more.append((at, pending | 1 << a))
             more.append((at, pending))

@@ -10,21 +10,23 @@ from attrs import evolve
 from shardlang.diagnostics import ShardlangError, sl04_plans
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
-from shardlang.plan.astar import FEW_AXES, Answer, at_once, solve
+from shardlang.plan.astar import FEW_AXES, Answer, at_once, proved, solve
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs
 from shardlang.plan.direct import plan_directly
 from shardlang.plan.everywhere import search_everywhere
 from shardlang.plan.field import Field
-from shardlang.plan.fuse import fused, spread, unfused
-from shardlang.plan.places import count, places, roomy, single
+from shardlang.plan.fuse import Made, fused, matched, spread, unfused
+from shardlang.plan.places import Places, count, places, roomy, single
 from shardlang.plan.plan import WAIVER, Plan
-from shardlang.plan.problem import SHIFT, Problem, Question, State, problem
+from shardlang.plan.problem import SHIFT, Problem, Question, problem
 from shardlang.plan.render import steps_of
 from shardlang.plan.steps import Objective
 
 PRIME, MOST_ATOMS = 5, 10
 """Up to so many prime atoms the search is on them as well; of more than so many not all states are looked at."""
+WORTH = 64
+"""Where a plan misses the floor by no more than this share, no finer digits than those that go together are tried."""
 STATES = (2600, 2600, 2600, 2600, 8000)
 """By the mesh's axes of more than one rank: up to how many states are looked at all."""
 TURNS = (24, 24, 24, 24, 400, 140)
@@ -63,48 +65,70 @@ def plan_transition(
 def best_path(asked: Problem) -> tuple[Problem, Answer]:
     """The best path of a question, and the problem in whose slots it is told.
 
-    The search is over all states where they are few: on digits that go together in both ends, then on prime sub-axes.
+    The search is over all states where they are few: on digits that go together in both ends, then on finer ones.
     """
     small, made = fused(asked)
-    told, answer = small, at_once(small.question)
-    if answer is None:
-        told, answer = _everywhere(small)
-        costs = Costs(small.question)
-        floor = costs.primary(costs.weigh(*bound(costs, *_ends(small.question))))
-        dear = costs.primary(answer.cost) > floor
-        apart = len(made) < len(asked.question.sizes)
-        if dear and apart and len(asked.question.sizes) <= PRIME and single(asked):
-            room = roomy(asked)
-            costs = Costs(room.question)
-            field = Field(costs, places(costs, foreign=True))
-            most = _turns(asked.question, len(field))
-            better = search_everywhere(costs, field, most, ceiling=costs.primary(answer.cost))
-            if better.path:
-                return room, better
-            answer = evolve(answer, bound=better.bound, complete=better.complete)
-        elif dear and apart:
+    told, answer = small, at_once(small.question, asked.question)
+    if not answer.complete:
+        least = answer.bound
+        told, answer = _everywhere(small, least)
+        cost = Costs(small.question).primary(answer.cost)
+        if proved(cost, least):
+            answer = evolve(answer, bound=cost, complete=True)
+        elif len(made) < len(asked.question.sizes):
             # Parts of a digit may have ways of their own that nobody looked at: only the floor holds for those.
-            answer = evolve(answer, bound=min(answer.bound, floor), complete=False, together=answer.complete)
+            answer = evolve(answer, bound=min(least, cost), complete=False, together=answer.complete)
+            told, made, answer = _finer(asked, told, made, answer)
     path = tuple((spread(state, made), edge) for state, edge in answer.path)
     return unfused(told, made, asked), evolve(answer, path=path)
 
 
-def _ends(question: Question) -> tuple[State, State]:
-    return question.source, question.target
+def _finer(asked: Problem, told: Problem, made: Made, answer: Answer) -> tuple[Problem, Made, Answer]:
+    """The answer or a better one: on prime digits where states are few, else on such as fit where smaller ones are."""
+    question, least = asked.question, answer.bound
+    cost = Costs(question).primary(answer.cost)
+    if not single(asked):
+        return told, made, answer
+    most = STATES[min(question.axes, len(STATES) - 1)]
+    prime = tuple((a,) for a in range(len(question.sizes)))
+    costs, allowed = _states(asked)
+    if len(prime) <= PRIME or count(allowed) <= most:
+        field = Field(costs, allowed)
+        found = search_everywhere(costs, field, _turns(question, len(field)), ceiling=cost, least=least)
+        if found.path:
+            return roomy(asked), prime, found
+        return told, made, evolve(answer, bound=found.bound, complete=found.complete)
+    apart = matched(asked, made) if cost - least > cost // WORTH else frozenset[int]()
+    between, parts = fused(asked, apart)
+    if apart and single(between):
+        costs, allowed = _states(between)
+        if count(allowed) <= most:
+            field = Field(costs, allowed)
+            found = search_everywhere(costs, field, _turns(question, len(field)), ceiling=cost, least=least)
+            if found.path:
+                together = answer.together or found.complete
+                return roomy(between), parts, evolve(found, bound=least, complete=False, together=together)
+    return told, made, answer
 
 
-def _everywhere(asked: Problem) -> tuple[Problem, Answer]:
+def _states(asked: Problem) -> tuple[Costs, Places]:
+    """Where the atoms of a problem may be on the way, in all."""
+    costs = Costs(roomy(asked).question)
+    return costs, places(costs, foreign=True)
+
+
+def _everywhere(asked: Problem, least: int) -> tuple[Problem, Answer]:
     """The search over all states, or among fewer where there are too many."""
     question = asked.question
     if not single(asked) or len(question.sizes) > MOST_ATOMS:
-        return asked, solve(question)
+        return asked, evolve(solve(question), bound=least)
     room = roomy(asked)
     costs = Costs(room.question)
     most = STATES[min(question.axes, len(STATES) - 1)]
     allowed = places(costs, foreign=True)
     if count(allowed) <= most:
         field = Field(costs, allowed)
-        return room, search_everywhere(costs, field, _turns(question, len(field)))
+        return room, search_everywhere(costs, field, _turns(question, len(field)), least=least)
     other = solve(question)
     allowed = places(costs, foreign=False)
     if question.axes > FEW_AXES and count(allowed) <= most:
@@ -112,8 +136,8 @@ def _everywhere(asked: Problem) -> tuple[Problem, Answer]:
         found = search_everywhere(costs, field, _turns(question, len(field)), ceiling=costs.primary(other.cost))
         if found.path:
             # Among so few places nothing is proved.
-            return room, evolve(found, bound=min(other.bound, costs.primary(found.cost)), complete=False)
-    return asked, other
+            return room, evolve(found, bound=min(least, costs.primary(found.cost)), complete=False)
+    return asked, evolve(other, bound=least, complete=proved(costs.primary(other.cost), least))
 
 
 def _turns(question: Question, states: int) -> int:
