@@ -328,6 +328,14 @@ def _refuse_mutation(graph: fx.Graph, name: str) -> None:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         schema = node.target._schema
+        if schema.name == "aten::batch_norm" and node.args[5]:  # in training: its schema does not say what it changes
+            for value in node.args[3:5]:
+                base = root.get(value, value) if isinstance(value, fx.Node) else None
+                if base is not None and base.op == "placeholder":
+                    site = node.meta.get("site")
+                    raise ShardlangError(
+                        sl05_functions.argument_changed(name, str(base.target), site.span() if site else None)
+                    )
         for argument, value in zip(schema.arguments, node.args, strict=False):
             if not isinstance(value, fx.Node) or argument.alias_info is None:
                 continue

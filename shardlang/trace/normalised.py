@@ -1,4 +1,4 @@
-"""Softmax along a dim that is split: by the greatest of all and the sum of all, which alone are reduced."""
+"""Softmax along a dim that is split, and a batch norm over one: by the few numbers of all, which alone are reduced."""
 
 from __future__ import annotations
 
@@ -51,3 +51,32 @@ def softmax(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, 
     else:
         made = call(aten.div.Tensor, exponentials, total)
     return call(aten.to.dtype, made, result) if work != result else made
+
+
+@rewrite("aten.batch_norm")
+def batch_norm(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In training, over a split batch: two reductions of a number a channel, of the mean and of the variance."""
+    x: Value = args[0]
+    _, weight, bias, running, _, training, _, eps, *_ = args
+    others = [d for d in range(len(x.shape)) if d != 1]
+    if not training or running is not None:
+        return None
+    if not x.state.pending and all(is_whole(x.state.pieces[d]) for d in others):
+        return None
+    if x.state.pending:
+        if not builder.auto:
+            return None
+        x = builder.resolved(x, "chosen")
+    call = builder.call
+    result = x.dtype
+    if result in NARROW:
+        x = call(aten.to.dtype, x, torch.float32)
+    centred = call(aten.sub.Tensor, x, builder.resolved(call(aten.mean.dim, x, others, True)))
+    variance = builder.resolved(call(aten.mean.dim, call(aten.mul.Tensor, centred, centred), others, True))
+    made = call(aten.mul.Tensor, centred, call(aten.rsqrt.default, call(aten.add.Scalar, variance, eps)))
+    for of_channel, combine in ((weight, aten.mul.Tensor), (bias, aten.add.Tensor)):
+        if of_channel is not None:
+            for _ in others[1:]:
+                of_channel = call(aten.unsqueeze.default, of_channel, -1)
+            made = call(combine, made, of_channel)
+    return call(aten.to.dtype, made, result) if made.dtype != result else made

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from attrs import evolve
 
+from shardlang.diagnostics import ShardlangError, sl05_functions
+from shardlang.layout import Layout
 from shardlang.trace.builder import Builder
 from shardlang.trace.call import axis_of
+from shardlang.trace.misfits import operand
 from shardlang.trace.pieces import is_whole
 from shardlang.trace.values import Value
 
@@ -123,6 +126,24 @@ def loss_by_element(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: di
         kwargs = {**kwargs, "reduction": 0}
     each = builder.call(op, *args, **kwargs)
     return builder.call(aten.mean.default, each) if kind == 1 else builder.call(aten.sum.default, each)
+
+
+@rewrite("aten.as_strided")
+def as_strided(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a whole value whose elements lie in order. Of others there is none: a block lies otherwise."""
+    x: Value = args[0]
+    if len(builder.mesh.ranks) == 1 or not isinstance(x, Value):
+        return None
+    if not x.fake.is_contiguous() or x.fake.storage_offset():
+        raise ShardlangError(
+            sl05_functions.no_rule("aten.as_strided", builder.site.span() if builder.site else None, [operand(x)])
+        )
+    if x.axes() and not builder.auto:
+        return None
+    whole = builder.move(x, Layout.whole(builder.mesh, x.shape), "chosen")
+    with builder.fake:
+        result = op(x.fake, *args[1:], **kwargs)
+    return builder.apply(op, (builder.call(aten.contiguous.default, whole), *args[1:]), kwargs, result)
 
 
 @rewrite("aten.mse_loss", "aten.l1_loss")

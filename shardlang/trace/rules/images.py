@@ -67,10 +67,10 @@ def transform(call: Call) -> Rule:
 
 
 @rule("aten.batch_norm", "aten._native_batch_norm_legit_no_training")
-def batch_norm(call: Call) -> Rule | None:
-    """With given mean and variance, element by element; in training they are the batch's own, and there is no rule."""
-    if call.op._schema.name == "aten::batch_norm" and call.get("training"):
-        return None
+def batch_norm(call: Call) -> Rule:
+    """With given mean and variance, element by element. In training they are the batch's own, and all but the channels
+    must be whole; else it is rewritten."""
+    training = call.op._schema.name == "aten::batch_norm" and call.get("training")
     shape = call.tensors[0].shape
     sizes = {f"d{i}": n for i, n in enumerate(shape)}
     terms: tuple[Term, ...] = tuple((f"d{i}",) for i in range(len(shape)))
@@ -79,7 +79,10 @@ def batch_norm(call: Call) -> Rule | None:
     for i, result in enumerate(call.results[1:], 1):
         sizes.update({f"r{i}x{d}": n for d, n in enumerate(result.shape)})
         outputs.append(tuple((f"r{i}x{d}",) for d in range(len(result.shape))))
-    return Rule((terms, *(channels,) * (len(call.tensors) - 1)), tuple(outputs), sizes)
+    inputs = (terms, *(channels,) * (len(call.tensors) - 1))
+    whole = frozenset(f"d{i}" for i in range(len(shape)) if i != 1) if training else frozenset[str]()
+    why = "mean and variance are taken over it"
+    return Rule(inputs, tuple(outputs), sizes, whole=whole, solid=True, why_whole=why)
 
 
 @rule("aten.grid_sampler_2d", "aten.grid_sampler")

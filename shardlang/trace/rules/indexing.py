@@ -19,6 +19,22 @@ def embedding(call: Call) -> Rule:
     return Rule(inputs, ((*rows, ("d",)),), sizes, whole=frozenset("v"), linear=(group(0),), why_whole=why)
 
 
+@rule("aten.embedding_bag", "aten._embedding_bag", "aten._embedding_bag_forward_only")
+def embedding_bag(call: Call) -> Rule:
+    """``[v! d] [n!] [o!] [n!] -> [b d]``: a bag is a sum, mean or max of rows, which only their width may split."""
+    table, index, offsets, *weights = (t.shape for t in call.tensors)
+    sizes = {"v": table[0], "d": table[1], "n": index[0], "o": offsets[0], "b": call.results[0].shape[0]}
+    inputs: list[tuple[Term, ...]] = [(("v",), ("d",)), (("n",),), (("o",),), *([(("n",),)] if weights else [])]
+    outputs: list[tuple[Term, ...]] = [(("b",), ("d",))]
+    for i, result in enumerate(call.results[1:], 1):
+        alike = tuple(result.shape) == tuple(call.results[0].shape)  # which row was the greatest, in each element
+        own: tuple[Term, ...] = tuple((f"r{i}x{d}",) for d in range(len(result.shape)))
+        sizes |= {name: n for (name,), n in zip(own, result.shape, strict=True)}
+        outputs.append(outputs[0] if alike else own)
+    why = "rows are looked up by global index, bags by global place"
+    return Rule(tuple(inputs), tuple(outputs), sizes, whole=frozenset("vno"), why_whole=why)
+
+
 @rule("aten.index_select")
 def index_select(call: Call) -> Rule:
     """The indexed dim must be whole and takes the place of the index."""

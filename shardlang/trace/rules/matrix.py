@@ -39,6 +39,32 @@ def matmul(call: Call) -> Rule:
     return Rule(inputs, outputs, sizes, contract=frozenset("k"), linear=BILINEAR)
 
 
+@rule("aten.cdist", "aten._cdist_forward", "aten._euclidean_dist")
+def distances(call: Call) -> Rule:
+    """``[... i d!] [... j d!] -> [... i j]``: rows of both sides may be split; leading dims broadcast."""
+    a, b = (t.shape for t in call.tensors)
+    result = call.results[0].shape
+    lead = len(result) - 2
+    sizes = {"i": a[-2], "j": b[-2], "d": a[-1]} | {f"b{i}": result[i] for i in range(lead)}
+
+    def batch(shape: tuple[int, ...]) -> tuple[Term, ...]:
+        offset = lead - (len(shape) - 2)
+        return tuple((f"b{i + offset}",) if n == result[i + offset] else () for i, n in enumerate(shape[:-2]))
+
+    inputs = ((*batch(a), ("i",), ("d",)), (*batch(b), ("j",), ("d",)))
+    outputs: tuple[Term, ...] = (*((f"b{i}",) for i in range(lead)), ("i",), ("j",))
+    why = "a distance is taken along this dim"
+    return Rule(inputs, (outputs,), sizes, whole=frozenset("d"), solid=True, why_whole=why)
+
+
+@rule("aten.pdist", "aten._pdist_forward")
+def distances_within(call: Call) -> Rule:
+    """Every row meets every other: both dims must be whole."""
+    sizes = {"n": call.tensors[0].shape[0], "d": call.tensors[0].shape[1], "m": call.results[0].shape[0]}
+    why = "every row meets every other"
+    return Rule(((("n",), ("d",)),), ((("m",),),), sizes, whole=frozenset("nd"), why_whole=why)
+
+
 @rule("aten.linear")
 def linear(call: Call) -> Rule:
     """``[... k+] [o k+] [o] -> [... o]``: the bias is added by one rank where the sum is owed."""

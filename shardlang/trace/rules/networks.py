@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 from attrs import evolve
 
 from shardlang.trace.call import Call, axis_of
-from shardlang.trace.rule import Rule, Term, group
+from shardlang.trace.rule import Literals, Rule, Shape, Term, group
 from shardlang.trace.rules import rule
 from shardlang.trace.rules.pointwise import elementwise
 
@@ -27,15 +31,36 @@ def normalisation(call: Call) -> Rule:
     return Rule(inputs, tuple(outputs), sizes, whole=whole, why_whole="a norm is taken over this dim")
 
 
-@rule("aten.group_norm")
+@rule("aten.group_norm", "aten.native_group_norm")
 def group_norm(call: Call) -> Rule:
-    """All but the batch must be whole."""
+    """``[n (g c!) h! ..] [(g c!)] [(g c!)] -> [n (g c!) h! ..]``: split by batch, or by whole groups of channels."""
     shape = call.tensors[0].shape
-    sizes = {f"d{i}": n for i, n in enumerate(shape)}
-    terms: tuple[Term, ...] = tuple((f"d{i}",) for i in range(len(shape)))
-    channels: tuple[Term, ...] = (("d1",),)
-    inputs = (terms, *((channels,) * (len(call.tensors) - 1)))
-    return Rule(inputs, (terms,), sizes, whole=frozenset(sizes) - {"d0"}, why_whole="a norm is taken over this dim")
+    native = len(call.results) > 1
+    groups = call.get("group" if native else "num_groups")
+    space = range(2, len(shape))
+    sizes = {"n": shape[0], "g": groups, "c": shape[1] // groups} | {f"h{i}": shape[i] for i in space}
+    channels: tuple[Term, ...] = (("g", "c"),)
+    terms: tuple[Term, ...] = (("n",), *channels, *((f"h{i}",) for i in space))
+    outputs: tuple[tuple[Term, ...], ...] = (terms, (("n",), ("g",)), (("n",), ("g",))) if native else (terms,)
+
+    def local(
+        args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Sequence[Shape], results: Sequence[Shape]
+    ) -> tuple[Any, ...]:
+        here = inputs[0]
+        mine = here[1] // sizes["c"]
+        if native:
+            return (*args[:3], here[0], here[1], math.prod(here[2:]), mine, *args[7:])
+        return (args[0], mine, *args[2:])
+
+    return Rule(
+        (terms, *(channels,) * (len(call.tensors) - 1)),
+        outputs,
+        sizes,
+        whole=frozenset(sizes) - {"n", "g"},
+        literals=Literals(local),
+        solid=True,
+        why_whole="a norm is taken over this dim",
+    )
 
 
 @rule("aten.glu")
