@@ -17,12 +17,16 @@ from attrs import frozen
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs, Edge, between, log2
 from shardlang.plan.floor import floor
-from shardlang.plan.moves import fits, homeward, is_goal, neighbours, whole
+from shardlang.plan.moves import fits, goals, homeward, is_goal, neighbours, whole
 from shardlang.plan.problem import Question, State
 from shardlang.plan.stations import stations
 
 DIVE, LOOKS = 900, 1600
 """Prices asked: by a first, greedy search for a good plan, then by the wide one."""
+MASKED = 16
+"""Of states from which a mask leads to the target so many are looked at first."""
+NAMED = {"slice", "all_gather", "all_to_all", "reduce_scatter", "all_reduce"}
+"""Kinds that back ends do well."""
 FEW_AXES = 3
 """Up to so many axes a quarter of that is enough."""
 
@@ -74,6 +78,22 @@ class _Search:
             self.look(start, 0, sliced)
             if sliced in self.came:
                 self.look(sliced, 0, direct)
+
+    def masked(self) -> None:
+        """Looks at one step to what a mask makes the target, and at one after slicing what it cuts besides."""
+        costs, start = self.costs, self.costs.question.source
+        free = whole(costs, start)
+        for goal in goals(costs)[:MASKED]:
+            self.look(start, 0, goal)
+            slots = tuple(
+                b if b[: len(a)] == a and all(free >> x & 1 for x in b[len(a) :]) else a
+                for a, b in zip(start[0], goal[0], strict=True)
+            )
+            sliced = (slots, start[1])
+            if slots != start[0]:
+                self.look(start, 0, sliced)
+                if sliced in self.came:
+                    self.look(sliced, 0, goal)
 
     def rank(self, where: Iterable[State]) -> None:
         self.ranked = sorted((self.low(s) + _least(self.costs, s), s) for s in where)
@@ -169,6 +189,12 @@ def at_once(question: Question, asked: Question) -> Answer:
     least = costs.primary(search.low(question.source))
     if best > least:
         least = costs.primary(costs.weigh(*floor(Costs(asked))))
+        if question.target[1] and not proved(best, least):
+            search.masked()
+            best = costs.primary(search.best)
+            if not all(edge[1] in NAMED for _, edge in search.path):
+                # There may be one as good whose steps back ends know by name.
+                return Answer(search.path, search.best, min(least, best), False)
     return Answer(search.path, search.best, min(least, best), proved(best, least))
 
 

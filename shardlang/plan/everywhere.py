@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
-from shardlang.plan.arrays import SLACK, Floats
-from shardlang.plan.astar import Answer
+from shardlang.plan.arrays import SLACK, TRIFLE, UNIT, Floats
+from shardlang.plan.astar import NAMED, Answer
 from shardlang.plan.bounds import bound
 from shardlang.plan.cost import Costs, Edge, between
 from shardlang.plan.field import Field
@@ -34,6 +35,12 @@ class _Node:
     before: _Node | None = None
     edge: Edge | None = None
 
+    @property
+    def named(self) -> bool:
+        """Do back ends know all steps by name?"""
+        plain = self.edge is None or self.edge[1] in NAMED
+        return plain and (self.before is None or self.before.named)
+
 
 def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | None = None, least: int = 0) -> Answer:
     """The best path over all states of a field, taking up at most ``most`` of them.
@@ -48,6 +55,9 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
     if is_goal(costs, start):
         return Answer((), 0, 0, True)
     floor = max(least, costs.primary(costs.weigh(*bound(costs, start, question.target))))
+    # The least, but for the trifles of a few collectives.
+    enough = floor * (1 + SLACK) + 64 * TRIFLE * (1 if costs.by_bytes else UNIT)
+    shown = np.inf
     ahead = field.bounds()
     goals = field.goals()
     most_goals = GOALS if question.target[1] & ~question.kept else 1
@@ -94,17 +104,20 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
         at = int(promise.argmin())
         next_best = float(promise[at])
         done = next_best >= best * (1 - SLACK)
+        if not done and through is not None and best <= min(enough, shown):
+            # None is cheaper; one of as many steps that back ends know by name is as good as any.
+            shown = best * (1 - SLACK)
+            node = _home(costs, field, nodes, through, best, nearest)
+            if node.named:
+                return _answer(costs, node, len(nodes))
         if done or len(nodes) >= most:
             # The best path is at hand: by way of a state whose step home is known.
             shortest = None if done else max(floor, int(next_best * (1 - SLACK)))
             if through is None:
                 assert ceiling is not None, "every target can be reached"
-                shown = ceiling if shortest is None else min(shortest, ceiling)
-                return Answer((), ceiling, shown, shown == ceiling, len(nodes))
-            node = _arrived(costs, field, nodes[through[0]], through[1], best)
-            if not is_goal(costs, node.state):
-                node = _arrived(costs, field, node, int(nearest[through[1]]), best)
-            return _answer(costs, node, len(nodes), shortest)
+                said = ceiling if shortest is None else min(shortest, ceiling)
+                return Answer((), ceiling, said, said == ceiling, len(nodes))
+            return _answer(costs, _home(costs, field, nodes, through, best, nearest), len(nodes), shortest)
         # What differs in atoms that are all one to the target has the same way to go.
         alike = np.nonzero((kinds == kinds[at]) & (reached >= reached[at]))[0]
         reached[alike] = reached[at]
@@ -112,6 +125,16 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
         node = _arrived(costs, field, nodes[parent[at]], at, float(reached[at]))
         if is_goal(costs, node.state):
             return _answer(costs, node, len(nodes))
+
+
+def _home(
+    costs: Costs, field: Field, nodes: list[_Node], through: tuple[int, int], best: float, nearest: NDArray[np.int64]
+) -> _Node:
+    """The end of the best path so far: by way of a state whose step home is known."""
+    node = _arrived(costs, field, nodes[through[0]], through[1], best)
+    if is_goal(costs, node.state):
+        return node
+    return _arrived(costs, field, node, int(nearest[through[1]]), best)
 
 
 def _arrived(costs: Costs, field: Field, node: _Node, i: int, about: float) -> _Node:

@@ -143,7 +143,7 @@ def problem(source: Layout, target: Layout, itemsize: int, limit: int | None, by
     frozen_size = itemsize
     same_mesh = source.mesh == target.mesh
     locked = {
-        source.mesh.parent(n) or n
+        n
         for x, a, b in zip(source.dims, source.canonical(), target.canonical(), strict=True)
         if a.flat or b.flat
         for n in x.axes()
