@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
+
+from shardlang.lower.placements import ranks_of
+from shardlang.runtime.together import all_reduced
 
 
 @torch.no_grad()
@@ -38,7 +40,8 @@ def grad_norm(parameters: Iterable[Tensor]) -> Tensor:
             mine.append(block)
     total = _squares(plain, device)
     for mesh, blocks in spread.items():
-        total = total + _summed(_squares(blocks, device), mesh)
+        squares = _squares(blocks, device)
+        total = total + all_reduced(squares, tuple(sorted(ranks_of(mesh))), "the norm of all gradients")
     return total.sqrt().float()
 
 
@@ -72,13 +75,3 @@ def _squares(blocks: list[Tensor], device: torch.device | None) -> Tensor:
     dtype = torch.float64 if blocks[0].device.type == "cpu" else torch.float32
     norms = torch.stack([torch.linalg.vector_norm(b, dtype=dtype) for b in blocks])
     return norms.double().square().sum()
-
-
-def _summed(number: Tensor, mesh: DeviceMesh) -> Tensor:
-    if mesh.size() == dist.get_world_size():
-        dist.all_reduce(number, group=dist.group.WORLD)
-        return number
-    for axis in range(mesh.ndim):
-        if mesh.size(axis) > 1:
-            dist.all_reduce(number, group=mesh.get_group(axis))
-    return number

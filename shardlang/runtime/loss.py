@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import chunk
 from shardlang.lower import torch_private
+from shardlang.lower.placements import ranks_of
 from shardlang.runtime.reshard import layout_of, reshard
+from shardlang.runtime.together import all_reduced, ranks_along
 
 
 def splits_classes(input: Tensor) -> bool:
@@ -80,11 +82,10 @@ class _SplitCrossEntropy(torch.autograd.Function):
         if local.dtype in (torch.float16, torch.bfloat16):
             local = local.float()
         start, stop = _class_range(logits, dim, split)
-        groups = [mesh.get_group(i) for i in split]
+        ranks = ranks_along(mesh, split)
         kept = labels != ignored
         top = local.amax(dim) if local.shape[dim] else local.new_full(labels.shape, float("-inf"))
-        for group in groups:
-            dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+        all_reduced(top, ranks, "the largest logit of each prediction, in a cross entropy", dist.ReduceOp.MAX)
         shifted = local - top.unsqueeze(dim)
         mine = kept & (labels >= start) & (labels < stop)
         index = torch.where(mine, labels - start, 0).unsqueeze(dim)
@@ -93,9 +94,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
             chosen = torch.where(mine, shifted.gather(dim, index).squeeze(dim), 0.0)
         else:
             chosen = torch.zeros_like(top)
-        sums = torch.stack((powers.sum(dim), chosen))
-        for group in groups:
-            dist.all_reduce(sums, group=group)
+        sums = all_reduced(torch.stack((powers.sum(dim), chosen)), ranks, "the sums of a cross entropy")
         each = torch.where(kept, sums[0].log() - sums[1], 0.0)
         ctx.save_for_backward(powers.div_(sums[0].unsqueeze(dim)), index, mine, kept)
         ctx.dim, ctx.spec = dim, (mesh, logits.placements, logits.shape, logits.stride(), logits.dtype)
@@ -169,9 +168,8 @@ def global_mean(loss_sum: Tensor, count: int | Tensor, mesh: DeviceMesh | None =
             count = count.full_tensor()
         return loss_sum / count
     total = torch.as_tensor(count, dtype=torch.float64, device=loss_sum.device).clone()
-    groups = [mesh.get_group(i) for i in range(mesh.ndim)] if mesh is not None else [dist.group.WORLD]
-    for group in groups:
-        dist.all_reduce(total, group=group)
+    ranks = tuple(range(dist.get_world_size())) if mesh is None else tuple(sorted(ranks_of(mesh)))
+    all_reduced(total, ranks, "the count of the whole batch, for a global mean")
     return loss_sum / total.to(loss_sum.dtype)
 
 

@@ -23,6 +23,7 @@ from shardlang.lower import torch_tracing
 from shardlang.lower.placements import mesh_of, ranks_of
 from shardlang.runtime import collectives, record
 from shardlang.runtime.collectives import Label
+from shardlang.runtime.faults import told_apart
 from shardlang.runtime.groups import Group, group_of
 
 _meshes: list[DeviceMesh | None] = []
@@ -77,14 +78,15 @@ class _Route:
         width = math.prod(rows.shape[1:])
         sent, received = [given[i] for i in order], [got[i] for i in order]
         made = rows.new_empty(sum(got), *rows.shape[1:])
-        collectives.all_to_all(
-            group,
-            Label("all_to_all", (self.axis.name,)),
-            made.view(-1),
-            _permuted(rows, given, places).reshape(-1),
-            [n * width for n in received],
-            [n * width for n in sent],
-        ).wait()
+        with told_apart(group.ranks, f"rows on their way {'home ' if homeward else ''}over `{self.axis.name}`"):
+            collectives.all_to_all(
+                group,
+                Label("all_to_all", (self.axis.name,)),
+                made.view(-1),
+                _permuted(rows, given, places).reshape(-1),
+                [n * width for n in received],
+                [n * width for n in sent],
+            ).wait()
         return _permuted(made, received, order)
 
     def _bounded(self, rows: Tensor, homeward: bool) -> Tensor:

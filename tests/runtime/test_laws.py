@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import shardlang as sl
 from shardlang import testing
-from shardlang.layout import Layout
+from shardlang.layout import Cut, Dim, Factor, Layout, Pending
 from shardlang.lower.placements import layout_of, mesh_of
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan.search import plan_transition
@@ -170,6 +170,18 @@ def test_any_plan_on_all_simulated_ranks_keeps_the_tensor(change: tuple[Layout, 
     after = simulate.assemble(simulate.run_plan(plan, simulate.shard(value, source, seed=seed)), target)
     thirds = any(p.op == "avg" for p in (*source.owed(), *target.owed()))
     assert torch.allclose(after, value, rtol=1e-6, atol=1e-5) if thirds else same(after, value)
+
+
+@pytest.mark.parametrize(("cuts", "owed"), [(("a0",), ()), ((), ("a0",))])
+def test_one_part_of_an_axis_moves_while_another_cuts_unevenly(cuts: tuple[str, ...], owed: tuple[str, ...]) -> None:
+    """The second dim is cut over ``a1``, four and three; the first is split over ``a0``, or a sum over it is owed."""
+    mesh = Mesh("m", (Axis("a", 4),), {"a": (Axis("a0", 2), Axis("a1", 2))})
+    second = Dim((Factor(7),), (Cut("a1", uneven=True),))
+    source = Layout(mesh, (Dim((Factor(4),)), second))
+    target = Layout(mesh, (Dim((Factor(4, cuts),)), second), tuple(Pending(a, "sum") for a in owed))
+    value = value_of((4, 7))
+    ran = simulate.run_plan(plan_transition(source, target), simulate.shard(value, source))
+    assert same(simulate.assemble(ran, target), value)
 
 
 @pytest.mark.nightly
