@@ -53,6 +53,14 @@ def test_what_the_signature_demands_is_told_apart() -> None:
     ]
 
 
+def test_the_largest_block_that_is_made_is_named_since_memory_is_not_weighed() -> None:
+    specs, shapes = ["[b/dp/tp d]", "[d f/tp]"], [(65536, 1024), (1024, 1024)]
+    text = explained(lambda x, w: torch.relu(x @ w), specs, shapes, ["[b/dp/tp f]"], "dp:2 * tp:4")
+    told = [line for line in text.splitlines() if line.startswith("memory is not weighed: ")]
+    # A rank has a quarter of the weight, 1024 x 256 numbers of 4 bytes, and gets all of it.
+    assert told == ["memory is not weighed: the largest block made is `x1` to [1024 1024], 1.0 MiB -> 4.0 MiB a rank"]
+
+
 def test_the_search_looks_past_the_next_operator() -> None:
     def network(x: Any, r: Any, w: Any) -> Any:
         return torch.tanh(x.sum(0) + r) * w

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from attrs import frozen
 
+from shardlang.dtypes import DTYPES
 from shardlang.layout import Layout
 from shardlang.plan.plan import Plan
 from shardlang.trace.auto.choose import Chosen, Least, solve
@@ -54,7 +56,7 @@ def explain_text(found: Least, program: LocalProgram) -> str:
                     _way(move),
                 )
                 groups.setdefault(key, []).append(_Taken(index, operand, state, name, move))
-    lines = [_total(program, chosen), *_open(search, chosen, program)]
+    lines = [_total(program, chosen), *_largest(program), *_open(search, chosen, program)]
     for members in groups.values():
         lines += _described(search, chosen, members[0], len(members), names)
     if not groups:
@@ -81,6 +83,27 @@ def _total(program: LocalProgram, chosen: Chosen) -> str:
     elif chosen.gap > 0:
         text += f" (the solver stopped at its limit: at most {chosen.gap:.2%} may be missed)"
     return text
+
+
+def _largest(program: LocalProgram) -> list[str]:
+    """The largest block that a chosen reshard makes of a smaller one, since memory is not weighed."""
+    made = []
+    for move in _moves(program, "chosen"):
+        if move.forward is not None:
+            plan = move.forward
+            before, after = (_block(layout, plan.dtype) for layout in (plan.source, plan.target))
+            if after > before:
+                made.append((after, before, move))
+    if not made:
+        return []
+    after, before, move = max(made, key=lambda m: m[0])
+    sizes = f"{_bytes(before)} -> {_bytes(after)} a rank"
+    return [f"memory is not weighed: the largest block made is `{move.name}` to {_to(move)}, {sizes}"]
+
+
+def _block(layout: Layout, dtype: str) -> int:
+    """Bytes of the largest block of a rank, which the first one has."""
+    return math.prod(layout.local_shape(layout.mesh.first_rank)) * DTYPES[dtype].itemsize
 
 
 def _moves(program: LocalProgram, reason: str | None = None) -> list[Move]:
