@@ -177,15 +177,12 @@ class LoadedProgram:
         As a decorator, with or without ``auto=True`` (see ``sl.sharded``). Raises SL0224 where there is no such ``fn``.
         """
         from shardlang.runtime.sharded import ShardedFunction
-        from shardlang.trace.rules.factors import declare_all
-
-        declare_all(self._program.rules)
 
         def decorate(body: Callable[..., Any]) -> ShardedFunction:
             declared = self.declared_fn(getattr(body, "__name__", ""))
             assert declared.mesh is not None
             scope = Scope(declared.mesh, self._program.lets)
-            return ShardedFunction(body, declared, scope, None, auto)
+            return ShardedFunction(body, declared, scope, None, auto, self._program.rules)
 
         return decorate if function is None else decorate(function)
 

@@ -168,6 +168,8 @@ class Model:
     span: Span
     reference_span: Span | None = None
     compile: tuple[CompileLine, ...] = ()
+    rules: tuple[OperatorRule, ...] = ()
+    """Those of operators that the file declares: they count in the model's calls."""
 
 
 @frozen

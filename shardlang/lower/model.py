@@ -15,7 +15,7 @@ from torch.distributed.tensor import Placement
 
 from shardlang.check.groups import FsdpGroup
 from shardlang.check.model import ModelLayouts, ParameterLayout
-from shardlang.check.program import CallLine, CompileLine, FsdpLine
+from shardlang.check.program import CallLine, CompileLine, FsdpLine, OperatorRule
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl06_calls
 from shardlang.dtypes import DTYPES
 from shardlang.layout import Cut, Dim, Factor, Layout, Pending, canonical_dim
@@ -79,6 +79,7 @@ class LoweredModel:
     alone: tuple[Parameter, ...]
     sizes: Mapping[str, int]
     compile: tuple[tuple[str, CompileLine], ...] = ()
+    rules: tuple[OperatorRule, ...] = ()
 
 
 def lower_model(layouts: ModelLayouts) -> LoweredModel:
@@ -113,6 +114,7 @@ def lower_model(layouts: ModelLayouts) -> LoweredModel:
         tuple(p for n, p in parameters.items() if n not in gathered),
         dict(layouts.sizes),
         layouts.compile,
+        layouts.model.rules,
     )
 
 

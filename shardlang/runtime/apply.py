@@ -69,7 +69,7 @@ def place(
     ``watched`` modules are called as they are, for whoever put hooks on them.
     """
     attention.register()
-    boundary = Boundary(lowered.declared, lowered.mesh, mesh, run, lowered.sizes)
+    boundary = Boundary(lowered.declared, lowered.mesh, mesh, run, lowered.sizes, lowered.rules)
     for parameter in lowered.parameters:
         _place_parameter(parameter, module, mesh)
     _place_buffers(module, mesh)

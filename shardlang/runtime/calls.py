@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from shardlang.check import Scope, check_spec
 from shardlang.check.bind import Operand, bind, bind_all, dims_for
-from shardlang.check.program import Arg, CallLine
+from shardlang.check.program import Arg, CallLine, OperatorRule
 from shardlang.check.sizes import evaluate
 from shardlang.diagnostics import ShardlangError, sl05_functions, sl06_calls
 from shardlang.dtypes import DTYPES
@@ -48,13 +48,14 @@ _NAMES = {d.torch_name: d.name for d in DTYPES.values()}
 @frozen(eq=False)
 class Boundary:
     """What every crossing of a model needs: the mesh whose axes specs name, its leaves, on which layouts are, torch's
-    mesh of these, what runs a plan, and the sizes that the file and the parameters bind."""
+    mesh of these, what runs a plan, the sizes that the file and the parameters bind, and the file's rules."""
 
     declared: Mesh
     mesh: Mesh
     device_mesh: DeviceMesh
     run: RunPlan
     sizes: Mapping[str, int]
+    rules: tuple[OperatorRule, ...]
     crossings: dict[Any, _Crossing] = field(factory=dict, init=False)
     """Those made ready, by what comes and by the layout that is asked for, which each keeps alive."""
 

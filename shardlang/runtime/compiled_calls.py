@@ -252,7 +252,10 @@ def _compile(
     def results(shapes: Sequence[tuple[int, ...]]) -> list[Layout | None]:
         return line.layouts_of(declared, shapes)
 
-    program = lower(trace, arguments, boundary.mesh, results, mark_layout=marked, auto="near", name=f"call_{name}")
+    program = lower(
+        trace, arguments, boundary.mesh, results,
+        mark_layout=marked, auto="near", name=f"call_{name}", rules=boundary.rules,
+    )  # fmt: skip
     rank = _rank(boundary)
     team = Team(boundary.device_mesh.device_type)
     inner = [caller(noted[c.number], c, boundary.device_mesh) for c in program.inner]

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from shardlang.check import Scope, Sizes, check_signature, check_spec, open_dims
 from shardlang.check.bind import Operand, bind, bind_all
-from shardlang.check.program import Fn
+from shardlang.check.program import Fn, OperatorRule
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
 from shardlang.lower import torch_tracing
@@ -74,10 +74,16 @@ class ShardedFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], declared: Fn, scope: Scope, torch_mesh: DeviceMesh | None, auto: bool
+        self,
+        function: Callable[..., Any],
+        declared: Fn,
+        scope: Scope,
+        torch_mesh: DeviceMesh | None,
+        auto: bool,
+        rules: tuple[OperatorRule, ...] = (),
     ) -> None:
         update_wrapper(self, function)
-        self.function, self.declared, self.scope, self.auto = function, declared, scope, auto
+        self.function, self.declared, self.scope, self.auto, self.rules = function, declared, scope, auto, rules
         self.mesh = scope.mesh
         self._torch_mesh = torch_mesh
         self._signature = inspect.signature(function)
@@ -241,6 +247,7 @@ class ShardedFunction:
             auto=self.auto or any(open_dims.is_open(a.spec) for a in self.declared.args if a.spec is not None),
             name=self.declared.name,
             span=self.declared.span,
+            rules=self.rules,
         )
 
     def _trace(self, types: list[TensorType], others: tuple[Any, ...], rest: tuple[Any, ...]) -> Trace:

@@ -24,7 +24,6 @@ from shardlang.runtime.attributes import in_place_of
 from shardlang.runtime.closed_over import closed_over
 from shardlang.runtime.law import differences
 from shardlang.runtime.sharded import ShardedFunction
-from shardlang.trace.rules.factors import declare_all
 
 
 @frozen
@@ -52,7 +51,6 @@ def verify_fn(
     """
     assert declared.mesh is not None
     mesh = declared.mesh
-    declare_all(program.rules)
     sizes = least_sizes([a.spec for a in declared.args if a.spec], mesh, program.lets)
     draw = torch.Generator().manual_seed(0)
     tensors = []
@@ -70,7 +68,7 @@ def verify_fn(
             raise ShardlangError(
                 sl05_functions.undeclared_tensor(declared.name, parameter.name, declared.span, given=False)
             )
-    compiled = ShardedFunction(body, declared, Scope(mesh, program.lets), None, auto)
+    compiled = ShardedFunction(body, declared, Scope(mesh, program.lets), None, auto, program.rules)
     # Of a dim that leaves its axis open the first that fits: the law is the same for all of them.
     chosen = [found[0] for found in open_axes.options(declared, list(shapes.values()), mesh)]
     operands = [Operand(a.name, s, shapes[a.name], mesh) for a, s in zip(declared.args, chosen, strict=True)]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from attrs import evolve, frozen
 
+from shardlang.check.program import OperatorRule
 from shardlang.diagnostics import ShardlangError, sl05_functions
 from shardlang.layout import Layout
 from shardlang.mesh import Mesh
@@ -20,6 +21,8 @@ from shardlang.trace.describe import moves_in_order
 from shardlang.trace.local import add_gradients
 from shardlang.trace.program import LocalProgram
 from shardlang.trace.propagate import rewritten, values_in, walk
+from shardlang.trace.rules import of_file
+from shardlang.trace.rules.factors import makers
 from shardlang.trace.values import Value
 
 
@@ -80,17 +83,20 @@ def lower(
     auto: Auto = False,
     name: str = "function",
     span: Span | None = None,
+    rules: tuple[OperatorRule, ...] = (),
 ) -> LocalProgram:
-    """Types a trace and builds the local program. ``results`` gives the layouts of the results.
+    """Types a trace and builds the local program. ``results`` gives the layouts of the results; ``rules`` are those of
+    the function's file.
 
     Raises ShardlangError: SL0529 where ``auto`` needs a solver library that is absent, else as ``compile_function``.
     """
-    if auto is True and len(mesh.ranks) > 1 and not trace.inner:
-        chosen = _least(trace, arguments, mesh, results, mark_layout, name, span)
-        if chosen is not None:
-            return chosen
-    arguments = [evolve(a, declared=a.options[0]) if a.options else a for a in arguments]
-    return _near(trace, arguments, mesh, results, mark_layout, bool(auto), name, span)
+    with of_file(makers(rules)):
+        if auto is True and len(mesh.ranks) > 1 and not trace.inner:
+            chosen = _least(trace, arguments, mesh, results, mark_layout, name, span)
+            if chosen is not None:
+                return chosen
+        arguments = [evolve(a, declared=a.options[0]) if a.options else a for a in arguments]
+        return _near(trace, arguments, mesh, results, mark_layout, bool(auto), name, span)
 
 
 def _least(

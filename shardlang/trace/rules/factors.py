@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib.resources import files
 
 from shardlang.check import check
@@ -12,7 +13,7 @@ from shardlang.source import Source
 from shardlang.syntax.parse import parse
 from shardlang.trace.call import Call, RuleMaker
 from shardlang.trace.rule import Rule, Shape, Term, group
-from shardlang.trace.rules import DECLARED, RULES, load, rule
+from shardlang.trace.rules import DECLARED, RULES, rule
 
 Pattern = tuple[tuple[str, ...], ...]
 
@@ -129,17 +130,16 @@ def _load() -> None:
 
 
 def declare(operator: str, declared: OperatorRule, linear: tuple[frozenset[int], ...] | None) -> None:
-    """Registers a user's rule; it takes the place of an older one for the same operator."""
+    """Registers a user's rule for every function; it takes the place of an older one for the same operator."""
     made = written(declared, linear)
     RULES[operator.replace("::", ".")] = made
     DECLARED.add(made)
 
 
-def declare_all(rules: Iterable[OperatorRule]) -> None:
-    """Registers the ``rule`` declarations of a file."""
-    load()
-    for declared in rules:
-        declare(declared.operator, declared, None)
+@lru_cache(maxsize=64)
+def makers(rules: tuple[OperatorRule, ...]) -> Mapping[str, RuleMaker]:
+    """The ``rule`` declarations of a file, by operator, for ``of_file``."""
+    return {declared.operator.replace("::", "."): written(declared) for declared in rules}
 
 
 _load()
