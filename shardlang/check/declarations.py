@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar, get_args
 
+from attrs import evolve
+
 from shardlang.check.lets import fold_lets
 from shardlang.check.meshes import check_links, check_meshes
 from shardlang.check.model_lines import resolve_model
@@ -21,6 +23,7 @@ from shardlang.mesh import DEFAULT_LINK, Link, Mesh
 from shardlang.plan.steps import FREE, Kind
 from shardlang.source import Span
 from shardlang.syntax import tree
+from shardlang.syntax.collector import collector_paused
 
 STEPS = tuple(k for k in get_args(Kind) if k not in FREE)
 """The kinds of steps that a budget can forbid."""
@@ -32,6 +35,14 @@ def check(file: tree.File, *, nproc: int | None = None, sets: Mapping[str, int] 
 
     Raises one ShardlangError with the faults of the whole file, in the order of the text.
     """
+    with collector_paused():
+        program, errors = _check(file, nproc, sets)
+    if errors:
+        raise ShardlangError(sorted(errors, key=_place))
+    return program
+
+
+def _check(file: tree.File, nproc: int | None, sets: Mapping[str, int]) -> tuple[Program, list[Diagnostic]]:
     errors: list[Diagnostic] = []
     source = file.span.source
     links = check_links((d for d in file.decls if isinstance(d, tree.Link)), errors)
@@ -43,11 +54,13 @@ def check(file: tree.File, *, nproc: int | None = None, sets: Mapping[str, int] 
         nproc=nproc,
     )
     lets = fold_lets((d for d in file.decls if isinstance(d, tree.Let)), sets, errors, file=source.name)
-    scopes = {name: Scope(mesh, lets, _rules(file, mesh, errors)) for name, mesh in meshes.items()}
+    lines = _rule_lines(file)
+    scopes = {name: Scope(mesh, lets, _rules(lines.get(name, ()), mesh, errors)) for name, mesh in meshes.items()}
     _unknown_rule_meshes(file, meshes, errors)
     fns = _fns(file, scopes, errors)
     reshards = _reshards(file, scopes, errors)
-    models = _models(file, scopes, errors)
+    rules = _operator_rules(file, errors)
+    models = {name: evolve(model, rules=rules) for name, model in _models(file, scopes, errors).items()}
     for scope in scopes.values():
         _unused_rules(scope, errors)
     program = Program(
@@ -60,11 +73,9 @@ def check(file: tree.File, *, nproc: int | None = None, sets: Mapping[str, int] 
         models,
         _transfers(file, models, errors),
         _budgets(file, models, links, errors),
-        _operator_rules(file, errors),
+        rules,
     )
-    if errors:
-        raise ShardlangError(sorted(errors, key=_place))
-    return program
+    return program, errors
 
 
 def _place(error: Diagnostic) -> tuple[int, int, str]:
@@ -169,14 +180,23 @@ def _models(file: tree.File, scopes: Mapping[str, Scope], errors: list[Diagnosti
 
 def rules_on(file: tree.File, mesh: Mesh) -> dict[str, DimRule]:
     """The rules for dims of specs on a mesh of a file without faults, by the dim's name."""
-    return _rules(file, mesh, [])
+    return _rules(_rule_lines(file).get(mesh.name, ()), mesh, [])
 
 
-def _rules(file: tree.File, mesh: Mesh, errors: list[Diagnostic]) -> dict[str, DimRule]:
+def _rule_lines(file: tree.File) -> dict[str, list[tree.RuleLine]]:
+    """The lines of the rules on each mesh, by its name."""
+    lines: dict[str, list[tree.RuleLine]] = {}
+    for decl in file.decls:
+        if isinstance(decl, tree.Rules):
+            lines.setdefault(decl.mesh.text, []).extend(decl.lines)
+    return lines
+
+
+def _rules(lines: Iterable[tree.RuleLine], mesh: Mesh, errors: list[Diagnostic]) -> dict[str, DimRule]:
     """The rules for dims of specs on a mesh, by the dim's name."""
     rules: dict[str, DimRule] = {}
     known = [a.name for a in mesh.all_axes()]
-    for line in (ln for d in file.decls if isinstance(d, tree.Rules) and d.mesh.text == mesh.name for ln in d.lines):
+    for line in lines:
         axes: dict[str, Span] = {}
         for axis in line.axes:
             if axis.text not in known:

@@ -26,12 +26,17 @@ class DimRule:
 
 @frozen
 class Scope:
-    """``seen`` collects the names of the dims that specs on the mesh have."""
+    """``seen`` collects the names of the dims that specs on the mesh have; ``axes`` are those that they may name."""
 
     mesh: Mesh
     lets: Mapping[str, int] = field(factory=dict)
     rules: Mapping[str, DimRule] = field(factory=dict)
     seen: set[str] = field(factory=set)
+    axes: tuple[str, ...] = field(init=False)
+
+    @axes.default
+    def _axes(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.mesh.all_axes())
 
 
 def fold(expression: tree.Expr, lets: Mapping[str, int]) -> Size:

@@ -37,10 +37,9 @@ class _Uses:
     """leaf axis -> (axis as written, where, index of the dim; -1 where it is pending)"""
 
     def known(self, axis: tree.Name) -> bool:
-        names = [a.name for a in self.scope.mesh.all_axes()]
-        if axis.text in names:
+        if axis.text in self.scope.axes:
             return True
-        self.errors.append(sl02_names.unknown_axis(axis.span, axis.text, self.scope.mesh.name, names))
+        self.errors.append(sl02_names.unknown_axis(axis.span, axis.text, self.scope.mesh.name, self.scope.axes))
         return False
 
     def taken(self, axis: str) -> tuple[str, Span, int] | None:
@@ -196,7 +195,7 @@ def _apply_rules(written: tree.SpecDim, dim: SpecDim, index: int, uses: _Uses) -
         return dim
     parts = written.factors if isinstance(written, tree.Group) else (written,)
     uses.scope.seen.update(p.size.name for p in parts if isinstance(p.size, tree.Ref))
-    if written.cuts or any(p.cuts for p in parts):
+    if not uses.scope.rules or written.cuts or any(p.cuts for p in parts):
         return dim
     factors = list(dim.factors)
     for i, part in enumerate(parts):

@@ -44,6 +44,8 @@ def choice_faults(spec: TensorSpec, name: str, *, argument: bool = False) -> lis
 
 def _known_part(dim: SpecDim, known: dict[str, int], span: Span) -> SpecDim | None:
     """The dim with its unknown factors left out of account (each is one, uncut); ``None`` where nothing is to hold."""
+    if not dim.flat and not any(f.cuts for f in dim.factors):
+        return None
     factors = []
     for factor in dim.factors:
         sized = factor.size is not None and evaluate(factor.size, known) is not None

@@ -219,6 +219,8 @@ def _settle(pair: tuple[SpecDim, SpecDim], sizes: Sizes) -> bool:
         return True
     left, right = _product(first, sizes), _product(second, sizes)
     ours, theirs = _unknown(first, sizes), _unknown(second, sizes)
+    if left == right and ours == theirs:
+        return True
     common = ours & theirs
     ours, theirs = ours - common, theirs - common
     open_names = ours + theirs

@@ -29,9 +29,7 @@ class Context:
     faults: list[Diagnostic] = field(factory=list)
 
     def span(self, node: Child) -> Span:
-        if isinstance(node, Token):
-            return Span(self.source, node.start_pos or 0, node.end_pos or 0)
-        return Span(self.source, node.meta.start_pos, node.meta.end_pos)
+        return Span(self.source, node.start_pos or 0, node.end_pos or 0)
 
 
 def name(context: Context, token: Token) -> tree.Name:

@@ -8,11 +8,13 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import lark
+from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 STARTS = ("start", "spec", "signature", "change", "axes")
 """What a text can be: a file, or one of the pieces that decorators and command lines take."""
@@ -21,7 +23,6 @@ _OPTIONS: dict[str, Any] = {
     "parser": "lalr",
     "lexer": "contextual",
     "start": list(STARTS),
-    "propagate_positions": True,
     "maybe_placeholders": True,
 }
 
@@ -47,6 +48,43 @@ def parser() -> lark.Lark:
     if path is not None:
         _write(path, built)
     return built
+
+
+def reader(text: str, start: str) -> InteractiveParser:
+    """The parser at the beginning of a text. Its trees know where they stand, as tokens do: ``start_pos``, ``end_pos``.
+
+    Lark's own option for that keeps lines and columns of everything as well, at twice the time of a whole parse.
+    """
+    state = parser().parse_interactive(text, start)
+    state.parser_state.parse_conf.callbacks = _placing()
+    return state
+
+
+@lru_cache(maxsize=1)
+def _placing() -> dict[Any, Callable[..., Any]]:
+    """What the parser calls to make a tree of a rule's parts, for each rule: with the tree's place added."""
+    own = parser().parse_interactive("", "start").parser_state.parse_conf.callbacks
+    return {rule: _placed(make) for rule, make in own.items()}
+
+
+def _placed(make: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """``make``, whose trees begin where the first of their parts does that is anywhere, and end where the last does."""
+
+    def made(parts: list[Any]) -> Any:
+        start = end = None
+        for part in parts:
+            start = part.start_pos
+            if start is not None:
+                break
+        for part in reversed(parts):
+            end = part.end_pos
+            if end is not None:
+                break
+        tree = make(parts)
+        tree.start_pos, tree.end_pos = start, end
+        return tree
+
+    return made
 
 
 def build(*, strict: bool = False) -> lark.Lark:
@@ -96,4 +134,4 @@ def _write(path: Path, built: lark.Lark) -> None:
         return
 
 
-__all__ = ["STARTS", "build", "grammar_text", "parser"]
+__all__ = ["STARTS", "build", "grammar_text", "parser", "reader"]

@@ -3,10 +3,7 @@ the next line of the model that the fault is in."""
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeAlias
 
 from lark import Token, Tree
@@ -17,10 +14,11 @@ from lark.utils import TextSlice
 
 from shardlang.diagnostics import ShardlangError, sl01_syntax
 from shardlang.source import Source
-from shardlang.syntax import build, build_spec, mistakes, tree
+from shardlang.syntax import build, build_spec, mistakes, swift, tree
 from shardlang.syntax.build_spec import Context
+from shardlang.syntax.collector import collector_paused
 from shardlang.syntax.decode import check_text
-from shardlang.syntax.grammar import parser
+from shardlang.syntax.grammar import reader
 from shardlang.syntax.pieces import Piece, pieces
 from shardlang.syntax.place import Place
 
@@ -36,7 +34,7 @@ _BRACKET = re.compile(r"#[^\n]*|[()\[\]{}]")
 def parse(source: Source) -> tree.File:
     """The declarations of a file. Raises one ``ShardlangError`` with every syntax error of it."""
     context = Context(source)
-    with _collector_paused():
+    with collector_paused():
         node = _read(context, "start")
         built = build.file(context, node) if node is not None else None
     _raise_faults(context)
@@ -76,19 +74,6 @@ def parse_axes(source: Source) -> tuple[tree.Axis, ...]:
     return built
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pauses Python's cycle collector: trees have no cycles, and looking for some takes half of a large file's time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def _piece(context: Context, start: str) -> Node:
     node = _read(context, start)
     if node is None:
@@ -107,8 +92,9 @@ def _read(context: Context, start: str) -> Node | None:
     """The parser's tree of a text; ``None`` where a fault leaves none. Faults go to the context."""
     source = context.source
     check_text(source)
-    state = parser().parse_interactive(source.text, start)
-    node = _finish(context, state, start, Piece("declaration", 0, len(source.text)))
+    node: Node | int | None = swift.read(source.text, start)
+    if node is None:
+        node = _finish(context, reader(source.text, start), start, Piece("declaration", 0, len(source.text)))
     if isinstance(node, Tree):
         return node if _bound_nesting(context) else None
     if start == "start":
@@ -122,8 +108,9 @@ def _finish(context: Context, state: InteractiveParser, start: str, piece: Piece
     # What ends too early is at fault where the next piece begins, or at the end of the text.
     end = piece.end if piece.end < len(text) else len(text.rstrip())
     try:
+        feed = state.parser_state.feed_token
         for token in state.lexer_thread.lex(state.parser_state):
-            state.feed_token(token)
+            feed(token)
         if not piece.last:
             state.feed_token(Token("RBRACE", "", start_pos=end, end_pos=end))
         node = state.feed_token(Token("$END", "", start_pos=end, end_pos=end))
@@ -158,7 +145,7 @@ def _read_pieces(context: Context, resume: int) -> None:
 
 def _read_piece(context: Context, piece: Piece) -> Node | int:
     """The tree of a file of this piece alone, as ``_finish``."""
-    state = parser().parse_interactive("", "start")
+    state = reader("", "start")
     if piece.kind == "line":
         for kind, at in (("MODEL", piece.model), ("NAME", -1), ("ON", -1), ("NAME", -1), ("LBRACE", piece.brace)):
             place = max(at, 0)
