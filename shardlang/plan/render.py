@@ -23,7 +23,7 @@ OPS: tuple[ReduceOp, ...] = ("sum", "avg", "max", "min")
 
 @frozen
 class _Names:
-    """The atoms of every axis of a mesh that has any, declared axes first."""
+    """The atoms of every axis of a mesh that has all of its own, declared axes first."""
 
     mesh: Mesh
     runs: tuple[tuple[str, tuple[int, ...]], ...]
@@ -52,7 +52,9 @@ def _names(atoms: tuple[Atom, ...], mesh: Mesh) -> _Names:
     for axis in [*mesh.axes, *(p for parts in mesh.splits.values() for p in parts)]:
         if axis.size > 1:
             low = mesh.stride(axis.name)
-            runs.append((axis.name, tuple(i for i, a in enumerate(atoms) if low <= a.stride < low * axis.size)))
+            run = tuple(i for i, a in enumerate(atoms) if low <= a.stride < low * axis.size)
+            if math.prod(atoms[i].size for i in run) == axis.size:  # a part may be left out, which cuts a dim unevenly
+                runs.append((axis.name, run))
     return _Names(mesh, tuple(runs))
 
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import shardlang as sl
 from shardlang import testing
-from shardlang.layout import Cut, Dim, Factor, Layout, Pending
+from shardlang.layout import Cut, Dim, Factor, Layout, Pending, ReduceOp
 from shardlang.lower.placements import layout_of, mesh_of
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan.search import plan_transition
@@ -172,16 +172,22 @@ def test_any_plan_on_all_simulated_ranks_keeps_the_tensor(change: tuple[Layout, 
     assert torch.allclose(after, value, rtol=1e-6, atol=1e-5) if thirds else same(after, value)
 
 
-@pytest.mark.parametrize(("cuts", "owed"), [(("a0",), ()), ((), ("a0",))])
-def test_one_part_of_an_axis_moves_while_another_cuts_unevenly(cuts: tuple[str, ...], owed: tuple[str, ...]) -> None:
-    """The second dim is cut over ``a1``, four and three; the first is split over ``a0``, or a sum over it is owed."""
+@pytest.mark.parametrize("owed", [None, "sum", "avg", "max"])
+@pytest.mark.parametrize("size", [1, 7])
+def test_one_part_of_an_axis_moves_while_another_cuts_unevenly(owed: ReduceOp | None, size: int) -> None:
+    """The second dim is cut over ``a1``; the first is split over ``a0``, or a reduction over it is owed; and back."""
     mesh = Mesh("m", (Axis("a", 4),), {"a": (Axis("a0", 2), Axis("a1", 2))})
-    second = Dim((Factor(7),), (Cut("a1", uneven=True),))
-    source = Layout(mesh, (Dim((Factor(4),)), second))
-    target = Layout(mesh, (Dim((Factor(4, cuts),)), second), tuple(Pending(a, "sum") for a in owed))
-    value = value_of((4, 7))
-    ran = simulate.run_plan(plan_transition(source, target), simulate.shard(value, source))
-    assert same(simulate.assemble(ran, target), value)
+    second = Dim((Factor(size),), (Cut("a1", uneven=True),))
+    whole = Layout(mesh, (Dim((Factor(4),)), second))
+    if owed is None:
+        other = Layout(mesh, (Dim((Factor(4, ("a0",)),)), second))
+    else:
+        other = Layout(mesh, whole.dims, (Pending("a0", owed),))
+    value = value_of((4, size))
+    for source, target in ((whole, other), (other, whole)):
+        plan = plan_transition(source, target)
+        assert [step.axes for step in plan.steps] == [("a0",)]
+        assert same(simulate.assemble(simulate.run_plan(plan, simulate.shard(value, source)), target), value)
 
 
 @pytest.mark.nightly
