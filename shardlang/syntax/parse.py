@@ -14,7 +14,7 @@ from lark.utils import TextSlice
 
 from shardlang.diagnostics import ShardlangError, sl01_syntax
 from shardlang.source import Source
-from shardlang.syntax import build, build_spec, mistakes, swift, tree
+from shardlang.syntax import build, build_spec, mistakes, tree
 from shardlang.syntax.build_spec import Context
 from shardlang.syntax.collector import collector_paused
 from shardlang.syntax.decode import check_text
@@ -92,9 +92,7 @@ def _read(context: Context, start: str) -> Node | None:
     """The parser's tree of a text; ``None`` where a fault leaves none. Faults go to the context."""
     source = context.source
     check_text(source)
-    node: Node | int | None = swift.read(source.text, start)
-    if node is None:
-        node = _finish(context, reader(source.text, start), start, Piece("declaration", 0, len(source.text)))
+    node = _finish(context, reader(source.text, start), start, Piece("declaration", 0, len(source.text)))
     if isinstance(node, Tree):
         return node if _bound_nesting(context) else None
     if start == "start":

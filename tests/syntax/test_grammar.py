@@ -3,13 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import lark
 import pytest
+from lark import Tree
 
 from shardlang.source import Source
-from shardlang.syntax import grammar, swift
+from shardlang.syntax import grammar
 from shardlang.syntax.parse import parse, parse_signature, parse_spec
+from tests.syntax import corpus
 
 KEYWORDS = sorted(
     t.name.lower() for t in grammar.parser().terminals if t.pattern.to_regexp().startswith(t.name.lower())
@@ -83,6 +88,31 @@ def test_literals_are_not_glued_to_names() -> None:
         parse_spec(Source("test", "[2kv/tp]"))
 
 
+def places(node: Any) -> Any:
+    """What a tree is made of, each part with its place; the end of what is empty is nobody's."""
+    if not isinstance(node, Tree):
+        return node if node is None else (node.type, node.start_pos, node.end_pos)
+    start, end = (node.meta.start_pos, node.meta.end_pos) if not node.meta.empty else (None, None)
+    if hasattr(node, "start_pos"):
+        start, end = node.start_pos, node.end_pos
+    return node.data, start, end, [places(child) for child in node.children]
+
+
+@lru_cache(maxsize=1)
+def by_larks_option() -> lark.Lark:
+    return lark.Lark(grammar.grammar_text(), **{**grammar._OPTIONS, "propagate_positions": True})
+
+
+@pytest.mark.parametrize("name", sorted(corpus.written()))
+def test_trees_stand_where_larks_own_positions_say(name: str) -> None:
+    text = corpus.written()[name]
+    state = grammar.reader(text, "start")
+    for token in state.lexer_thread.lex(state.parser_state):
+        state.feed_token(token)
+    ours = state.feed_token(lark.Token("$END", "", start_pos=len(text), end_pos=len(text)))
+    assert places(ours) == places(by_larks_option().parse(text, start="start"))
+
+
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -93,7 +123,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 def forget() -> None:
     """Leaves no parser, and nothing made of one, in this process."""
-    for made in (grammar.parser, grammar._placing, swift._tables, swift._words):
+    for made in (grammar.parser, grammar._placing):
         made.cache_clear()
 
 
