@@ -18,7 +18,8 @@ def grad_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The 2-norm of all gradients together, as one plain number that is equal on every rank.
 
     Every element counts once, however many ranks hold it: of the ranks that hold the same block, the one at
-    coordinate 0 counts it. One all-reduce of one float64 over each mesh that the gradients are on.
+    coordinate 0 counts it. One all-reduce of one float64 over the ranks of each mesh that the
+    gradients are on, one for all meshes of the same ranks.
     """
     plain: list[Tensor] = []
     spread: dict[DeviceMesh, list[Tensor]] = {}
@@ -39,9 +40,13 @@ def grad_norm(parameters: Iterable[Tensor]) -> Tensor:
         if _counts(grad):
             mine.append(block)
     total = _squares(plain, device)
+    # FSDP over several axes stores on a mesh of its own, in which they are one: the same ranks, and one sum.
+    sums: dict[tuple[int, ...], Tensor] = {}
     for mesh, blocks in spread.items():
-        squares = _squares(blocks, device)
-        total = total + all_reduced(squares, tuple(sorted(ranks_of(mesh))), "the norm of all gradients")
+        ranks = tuple(sorted(ranks_of(mesh)))
+        sums[ranks] = sums.get(ranks, torch.zeros((), dtype=torch.float64, device=device)) + _squares(blocks, device)
+    for ranks, squares in sums.items():
+        total = total + all_reduced(squares, ranks, "the norm of all gradients")
     return total.sqrt().float()
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import shardlang as sl
+from shardlang.lower.placements import mesh_of
+from shardlang.runtime.observe import Observer
+from shardlang.runtime.record import Recorder
 from tests.models import nets
 from tests.models.law import Outcome, train_beside
-from tests.world import World
+from tests.world import World, torch_mesh
 
 LLAMA = """
 mesh m = {mesh}
@@ -111,6 +117,29 @@ def test_a_group_over_two_axes_is_one_group(world: World) -> None:
     found = agree(world, text, nets.perceptron, nets.vectors, nets.squares)
     assert found.holds()
     assert ("all_gather", ("a", "b")) in {(t.kind, t.axes) for t in found.sent}
+
+
+def norms_of_ones(text: str) -> tuple[int, int, float, float]:
+    """On how many meshes parameters are, how many sums a norm takes, and the norm of gradients that are all one, with
+    what it should be."""
+    module = nets.perceptron()
+    ones = sum(p.numel() for p in module.parameters() if p.requires_grad) ** 0.5
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    placed = sl.loads(text).apply(module, mesh)
+    trained = [p for p in placed.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
+    with Recorder() as recorder, Observer(mesh_of(mesh), dist.get_rank()):
+        norm = sl.clip_grad_norm_(trained, 1.0)
+    return len({p.device_mesh for p in trained}), len(recorder.issued), float(norm), ones
+
+
+def test_a_norm_is_one_sum_though_groups_over_two_axes_store_on_a_mesh_of_their_own(world: World) -> None:
+    text = DATA_PARALLEL.format(mesh="a:2 * b:2", axes="a/b", over="over a/b")
+    text = text.replace("  fsdp root over a/b { reshard no }\n", "")
+    for meshes, sums, norm, due in world.run(norms_of_ones, text):
+        assert (meshes, sums) == (2, 1)
+        assert norm == pytest.approx(due)
 
 
 def test_checkpointing_computes_again_and_changes_no_bit(world: World) -> None:
