@@ -146,14 +146,14 @@ class _Search:
         Only a ``wide`` search takes named steps to states that are no stations.
         """
         costs, limit = self.costs, self.looks + looks
-        floor = costs.primary(self.low(costs.question.source))
+        floor = self.low(costs.question.source)
         while self.heap:
             _, _, cost, state = heappop(self.heap)
             if state in self.done or cost > self.reached[state]:
                 continue
             least = cost + self.low(state)
             if self.best is not None:
-                if costs.primary(self.best) <= floor or (not self.greed and least >= self.best):
+                if costs.at_most(self.best, floor) or (not self.greed and least >= self.best):
                     return
                 if self.looks >= limit:
                     return

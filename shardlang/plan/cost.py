@@ -114,6 +114,16 @@ class Costs:
             return ((received << _TIME_BITS) + time) << _TIE_BITS
         return ((time << _BYTES_BITS) + received) << _TIE_BITS
 
+    def at_most(self, cost: int, low: int) -> bool:
+        """Is a cost no more than a bound, of bytes and then of time where the objective is bytes?"""
+        if self.by_bytes:
+            return cost >> _TIE_BITS <= low >> _TIE_BITS
+        return self.primary(cost) <= self.primary(low)
+
+    def secondary(self, cost: int) -> int:
+        """The other part: bytes where the objective is time, units of time where it is bytes."""
+        return cost >> _TIE_BITS & (1 << (_TIME_BITS if self.by_bytes else _BYTES_BITS)) - 1
+
     def primary(self, cost: int) -> int:
         """The part of a cost that the objective names: units of time, or bytes."""
         return cost >> (_TIE_BITS + (_TIME_BITS if self.by_bytes else _BYTES_BITS))

@@ -25,6 +25,14 @@ GOALS = 3
 
 
 @frozen
+class Within:
+    """Bytes that a path may receive at most, and the prices in bytes of steps between the same states."""
+
+    field: Field
+    most: int
+
+
+@frozen
 class _Node:
     """A state taken up, and the step that led there (none to the source)."""
 
@@ -34,6 +42,7 @@ class _Node:
     """The cost in the objective's unit, with the trifles of ``arrays``."""
     before: _Node | None = None
     edge: Edge | None = None
+    received: int = 0
 
     @property
     def named(self) -> bool:
@@ -42,13 +51,20 @@ class _Node:
         return plain and (self.before is None or self.before.named)
 
 
-def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | None = None, least: int = 0) -> Answer:
+def search_everywhere(
+    costs: Costs,
+    field: Field,
+    most: int,
+    *,
+    ceiling: int | None = None,
+    least: int = 0,
+    within: Within | None = None,
+) -> Answer:
     """The best path over all states of a field, taking up at most ``most`` of them.
 
     ``least`` is what a path costs at least, in the objective's unit, where more is known than the common bound.
-
     ``ceiling`` is what a path costs that is at hand already, in the objective's unit: the answer has no path, and this
-    as its cost, where none cheaper is found.
+    as its cost, where none cheaper is found. ``within`` (with a ceiling) leaves out paths that receive more.
     """
     question = costs.question
     start = question.source
@@ -59,6 +75,7 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
     enough = floor * (1 + SLACK) + 64 * TRIFLE * (1 if costs.by_bytes else UNIT)
     shown = np.inf
     ahead = field.bounds()
+    spare = ahead if within is None else within.field.bounds()
     goals = field.goals()
     most_goals = GOALS if question.target[1] & ~question.kept else 1
     home = np.full(len(field), np.inf)
@@ -80,6 +97,9 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
         row, doubt = field.prices_from(node.state, near)
         row += node.about
         row[near == at] = np.inf
+        if within is not None:
+            bytes_row = within.field.prices_from(node.state, near)[0] + node.received
+            row[bytes_row + spare[near] > within.most + 0.5] = np.inf
         beyond, so_far = ahead[near], reached[near]
         better = (row < so_far * (1 - SLACK / 1000)) & (row + beyond < best)
         for i in np.nonzero(doubt & better)[0].tolist():
@@ -93,6 +113,9 @@ def search_everywhere(costs: Costs, field: Field, most: int, *, ceiling: int | N
                 home = np.minimum(price, home)
             home[goals] = 0.0
         onward = row + home[near]
+        if within is not None:
+            # A last step is taken only where it adds nothing: how much it does is not told for all at once.
+            onward[~goals[near]] = np.inf
         if len(near):
             via = int(onward.argmin())
             if onward[via] < best:
@@ -143,7 +166,7 @@ def _arrived(costs: Costs, field: Field, node: _Node, i: int, about: float) -> _
     for after in field.reached(node.state, i):
         edge = between(costs, node.state, after)
         if edge is not None and (found is None or node.cost + edge[0] < found.cost):
-            found = _Node(after, node.cost + edge[0], about, node, edge)
+            found = _Node(after, node.cost + edge[0], about, node, edge, node.received + edge[2])
     assert found is not None, "a step that was priced leads there"
     return found
 

@@ -21,6 +21,7 @@ from shardlang.plan.places import Places, count, places, roomy, single
 from shardlang.plan.plan import WAIVER, Plan
 from shardlang.plan.problem import SHIFT, Problem, Question, problem
 from shardlang.plan.render import steps_of
+from shardlang.plan.soonest import received, sooner, time
 from shardlang.plan.steps import Objective
 
 PRIME, MOST_ATOMS = 5, 10
@@ -56,14 +57,34 @@ def plan_transition(
     asked, answer = best_path(asked)
     steps = steps_of(asked, source, target, answer.path)
     floor = answer.bound if question.by_bytes else answer.bound >> SHIFT
-    received = sum(s.bytes_received for s in steps)
-    sent = sum(s.bytes_sent for s in steps)
-    proved = answer.complete, answer.together
-    return Plan(source, target, dtype, steps, objective, cap, received, sent, missing, floor, *proved)
+    moved = sum(s.bytes_received for s in steps), sum(s.bytes_sent for s in steps)
+    return Plan(source, target, dtype, steps, objective, cap, *moved, missing, floor, answer.complete, answer.together)
 
 
 def best_path(asked: Problem) -> tuple[Problem, Answer]:
-    """The best path of a question, and the problem in whose slots it is told.
+    """The best path of a question, and the problem in whose slots it is told."""
+    told, answer = _best(asked)
+    question = asked.question
+    if not question.by_bytes or proved(time(answer), bound(Costs(question), question.source, question.target)[0]):
+        return told, answer
+    # Of paths that receive as few bytes the fastest: the fastest of all, if it does, else one that is sought for.
+    other, found = _best(Problem(evolve(question, by_bytes=False), asked.atoms, asked.slots_of_dim))
+    if time(found) < time(answer) and received(found) > received(answer):
+        small, made = fused(asked)
+        sought = sooner(small, answer, STATES[0], _turns(question, STATES[0]))
+        if sought is None:
+            return told, answer
+        other, found = _whole(*sought, made, asked)
+    if time(found) >= time(answer):
+        return told, answer
+    costs = Costs(question)
+    path = tuple((state, costs.edge(*edge[1:])) for state, edge in found.path)
+    told = Problem(evolve(other.question, by_bytes=True), other.atoms, other.slots_of_dim)
+    return told, evolve(answer, path=path, cost=sum(edge[0] for _, edge in path))
+
+
+def _best(asked: Problem) -> tuple[Problem, Answer]:
+    """The best path by the objective alone.
 
     The search is over all states where they are few: on digits that go together in both ends, then on finer ones.
     """
@@ -79,6 +100,11 @@ def best_path(asked: Problem) -> tuple[Problem, Answer]:
             # Parts of a digit may have ways of their own that nobody looked at: only the floor holds for those.
             answer = evolve(answer, bound=min(least, cost), complete=False, together=answer.complete)
             told, made, answer = _finer(asked, told, made, answer)
+    return _whole(told, answer, made, asked)
+
+
+def _whole(told: Problem, answer: Answer, made: Made, asked: Problem) -> tuple[Problem, Answer]:
+    """A path of a fused problem in the atoms of the question."""
     path = tuple((spread(state, made), edge) for state, edge in answer.path)
     return unfused(told, made, asked), evolve(answer, path=path)
 

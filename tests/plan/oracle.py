@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import combinations
+from itertools import combinations, permutations
 from math import prod
 
 from shardlang.plan.cost import Costs, between
@@ -28,6 +29,7 @@ class Oracle:
         self.states = self._states(sizes)
         costs = Costs(self._question(self.states[0], self.states[0], None))
         self.block = {x: costs.block(x) for x in self.states}
+        self.known: tuple[tuple[State, int] | None, dict[State, int]] = (None, {})
         self.edges = {
             x: [(y, e) for y in self.states if x != y for e in [between(costs, x, y)] if e is not None]
             for x in self.states
@@ -78,15 +80,48 @@ class Oracle:
         )  # fmt: skip
         return Problem(finer, (), tuple(of_dim)), Costs(question)
 
-    def best(self, source: State, costs: Costs) -> int:
-        """The least cost from a state to what a mask makes the target, under the question's cap."""
-        limit = costs.limit
-        assert limit is not None
+    def pairs(self) -> Iterator[tuple[State, list[State]]]:
+        """Sources, each with its targets: of pairs that are one up to names the first."""
+        sizes, classes, _ = self.given
+        alike = [
+            names
+            for names in permutations(range(len(sizes)))
+            if all((sizes[a], classes[a]) == (sizes[b], classes[b]) for a, b in enumerate(names))
+        ]
+        turns = [
+            list(p) for p in permutations(range(len(self.extents))) if [self.extents[i] for i in p] == [*self.extents]
+        ]
+
+        def renamed(state: State, names: tuple[int, ...], turn: list[int]) -> State:
+            slots = tuple(tuple(names[a] for a in state[0][v]) for v in turn)
+            return slots, sum(1 << names[a] for a in range(len(sizes)) if state[1] >> a & 1)
+
+        for source in self.states:
+            others = [(names, turn) for names in alike for turn in turns]
+            if any(renamed(source, *other) < source for other in others):
+                continue
+            still = [other for other in others if renamed(source, *other) == source]
+            yield (
+                source,
+                [
+                    target
+                    for target in self.states
+                    if target != source and not any(renamed(target, *other) < target for other in still)
+                ],
+            )
+
+    def least(self, source: State, costs: Costs) -> int:
+        """As ``best``, for many targets of one source."""
+        assert costs.limit is not None
+        if self.known[0] != (source, costs.limit):
+            self.known = (source, costs.limit), self._all(source, costs.limit)
+        return min(cost for x, cost in self.known[1].items() if is_goal(costs, x))
+
+    def _all(self, source: State, limit: int) -> dict[State, int]:
+        """The least cost from a state to each other under a cap."""
         found, heap, done = {source: 0}, [(0, source)], set()
         while heap:
             cost, x = heappop(heap)
-            if is_goal(costs, x):
-                return cost
             if x in done:
                 continue
             done.add(x)
@@ -95,4 +130,9 @@ class Oracle:
                 if max(self.block[y], staged) <= limit and cost + edge[0] < found.get(y, cost + edge[0] + 1):
                     found[y] = cost + edge[0]
                     heappush(heap, (found[y], y))
-        raise AssertionError("no way")
+        return found
+
+    def best(self, source: State, costs: Costs) -> int:
+        """The least cost from a state to what a mask makes the target, under the question's cap."""
+        assert costs.limit is not None
+        return min(cost for x, cost in self._all(source, costs.limit).items() if is_goal(costs, x))
