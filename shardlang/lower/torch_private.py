@@ -313,6 +313,20 @@ def gather_stacked(group: Any, result: torch.Tensor, block: torch.Tensor) -> Non
     group._allgather_base(result, block).wait()
 
 
+def send(group: Any, given: torch.Tensor, to: int, tag: int) -> Any:
+    """Starts to send a tensor to a member of a group, by its place there; the work to wait for.
+
+    The group's own method, as is that of ``receive``: a model's weights are many messages, and the public function
+    around it looks a group up for each. Seen in torch 2.11 to 2.13.
+    """
+    return group.send([given], to, tag)
+
+
+def receive(group: Any, room: torch.Tensor, source: int, tag: int) -> Any:
+    """Starts to fill a tensor with what a member of a group sends; the work to wait for."""
+    return group.recv([room], source, tag)
+
+
 def dtensor_transitions(
     sizes: tuple[int, ...], shape: tuple[int, ...], source: list[Any], target: list[Any], *, least_cost: bool
 ) -> list[tuple[int, Any, Any]]:

@@ -7,6 +7,8 @@ row-major order. One interval a dim, or equal ones at equal distances, is a view
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from attrs import frozen
@@ -66,13 +68,19 @@ class Selection:
     index: tuple[torch.Tensor, ...] | None
     leading: tuple[int, int] | None
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def everything(self) -> bool:
         return self.shape == self.local
+
+    @cached_property
+    def lens(self) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+        """Sizes, strides and offset of the part as a view of a contiguous tensor, where there is such a view."""
+        strides = [math.prod(self.local[d + 1 :]) for d in range(len(self.local))]
+        return None if self.regular is None else _seen(self.regular, strides)
 
 
 def select(local: tuple[int, ...], where: Window) -> Selection:
@@ -119,17 +127,26 @@ def view(tensor: torch.Tensor, selection: Selection) -> torch.Tensor | None:
     """The part as a view, with one more dim for each dim of several intervals; ``None`` where there is no such view."""
     if selection.regular is None:
         return None
+    lens = selection.lens if tensor.is_contiguous() else _seen(selection.regular, tensor.stride())
+    assert lens is not None
+    return tensor.as_strided(lens[0], lens[1], tensor.storage_offset() + lens[2])
+
+
+def _seen(
+    dims: Sequence[tuple[int, int, int, int]], strides: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Sizes, strides and offset of a part of a tensor of these strides."""
     sizes: list[int] = []
-    strides: list[int] = []
-    offset = tensor.storage_offset()
-    for stride, (start, count, step, length) in zip(tensor.stride(), selection.regular, strict=True):
+    steps: list[int] = []
+    offset = 0
+    for stride, (start, count, step, length) in zip(strides, dims, strict=True):
         offset += start * stride
         if count > 1:
             sizes.append(count)
-            strides.append(step * stride)
+            steps.append(step * stride)
         sizes.append(length)
-        strides.append(stride)
-    return tensor.as_strided(sizes, strides, offset)
+        steps.append(stride)
+    return tuple(sizes), tuple(steps), offset
 
 
 def read(tensor: torch.Tensor, selection: Selection) -> torch.Tensor:

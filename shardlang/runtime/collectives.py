@@ -14,6 +14,7 @@ import torch.distributed as dist
 from attrs import frozen
 
 from shardlang.layout import ReduceOp
+from shardlang.lower import torch_private
 from shardlang.runtime import record
 from shardlang.runtime.groups import Group
 
@@ -137,10 +138,11 @@ def exchange(
     if record.recording():
         received, sent = sum(t.nbytes for _, t in receives), sum(t.nbytes for _, t in sends)
         record.note(label.kind, label.axes, received, sent, label.count)
+    handle = group.handle
     with record.noted() if record.recording() else nullcontext():
-        works = [dist.irecv(wire(t.view(-1)), group=group.handle, group_src=i, tag=tag) for i, t in receives]
-        works += [dist.isend(wire(t.view(-1)), group=group.handle, group_dst=i, tag=tag) for i, t in sends]
-    return [_work(w) for w in works]
+        works = [torch_private.receive(handle, wire(t.view(-1)), i, tag) for i, t in receives]
+        works += [torch_private.send(handle, wire(t.view(-1)), i, tag) for i, t in sends]
+    return works
 
 
 def _work(work: dist.Work | None) -> dist.Work:

@@ -7,6 +7,8 @@ bounded size; large ones go by themselves, a few under way at a time.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -20,9 +22,9 @@ from torch.distributed.tensor import DTensor
 from shardlang.lower import torch_private
 from shardlang.plan.bundle import plan_bundle
 from shardlang.plan.plan import Plan
-from shardlang.runtime import agreement, collectives, turns
+from shardlang.runtime import agreement, collectives, faults, turns
 from shardlang.runtime.blocks import read_into
-from shardlang.runtime.crossing import Crossing, assembled
+from shardlang.runtime.crossing import Crossing, assembled, in_line
 from shardlang.runtime.distributed import ReadyPlan
 from shardlang.runtime.faults import guarded
 from shardlang.runtime.handle import ShardTensor
@@ -141,7 +143,7 @@ def _turn(plans: Sequence[ReadyPlan]) -> Iterator[None]:
         turns.leave()
 
 
-_agreed: set[tuple[object, bytes]] = set()
+_agreed: set[tuple[object, tuple[tuple[str, torch.dtype], ...]]] = set()
 
 
 def _agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor], check: bool | None) -> None:
@@ -151,10 +153,7 @@ def _agree(plans: Sequence[ReadyPlan], blocks: Sequence[torch.Tensor], check: bo
         if plan.involved:
             by_ranks.setdefault(plan.ranks, []).append(i)
     for members in by_ranks.values():
-        digest = hashlib.sha256()
-        for i in members:
-            digest.update(f"{plans[i].plan.hash} {blocks[i].dtype}\n".encode())
-        key = (plans[members[0]].token, digest.digest())
+        key = (plans[members[0]].token, tuple([(plans[i].plan.hash, blocks[i].dtype) for i in members]))
         if key not in _agreed or check:
             if agreement.wanted(check):
                 agreement.agree([plans[i] for i in members], [blocks[i] for i in members])
@@ -220,23 +219,24 @@ def _one_by_one(
     large: list[int], depth: int, todo: Sequence[tuple[ReadyPlan, torch.Tensor]], steps: Any, now: list[torch.Tensor]
 ) -> None:
     """Large steps, the next ones started while earlier ones are on their way."""
-    under_way: list[tuple[int, Any]] = []
-
-    def finish() -> None:
-        i, state = under_way.pop(0)
-        with guarded(todo[i][0], depth):
-            now[i] = steps[i][depth].finish(state)
-
-    for i in large:
-        if len(under_way) == UNDER_WAY:
-            finish()
-        with guarded(todo[i][0], depth):
+    under_way: deque[tuple[int, Any]] = deque()
+    at = 0  # whose turn it is, should something fail
+    try:
+        for i in large:
+            if len(under_way) == UNDER_WAY:
+                at, state = under_way.popleft()
+                now[at] = steps[at][depth].finish(state)
+            at = i
             under_way.append((i, steps[i][depth].start(now[i], None)))
             if len(under_way) > 1:
-                before, state = under_way[-2]
-                under_way[-2] = before, steps[before][depth].turn(state)
-    while under_way:
-        finish()
+                at, state = under_way[-2]
+                under_way[-2] = at, steps[at][depth].turn(state)
+        while under_way:
+            at, state = under_way.popleft()
+            now[at] = steps[at][depth].finish(state)
+    except RuntimeError as error:
+        turns.leave()
+        raise faults.lost(todo[at][0], depth, error) from error
 
 
 def _sending(step: Local | Sending) -> Sending:
@@ -252,7 +252,8 @@ def _packed(steps: Sequence[Sending], blocks: Sequence[torch.Tensor]) -> list[to
     crosses = [s.cross for s in steps]
     if isinstance(first, AllReduce):
         flat = torch.cat([b.reshape(-1) for b in blocks])
-        total = AllReduce(evolve(first.cross, divide=1)).run(flat)
+        way = AllReduce(evolve(first.cross, divide=1))
+        total = way.finish(way.start(flat, flat))
         parts = zip(total.split([b.numel() for b in blocks]), crosses, blocks, strict=True)
         return [scaled(part, Fraction(1, c.divide)).view(b.shape) for part, c, b in parts]
     if gathers(first.cross):
@@ -267,6 +268,10 @@ def _gathered(crosses: Sequence[Crossing], blocks: Sequence[torch.Tensor]) -> li
     collectives.all_gather(group, crosses[0].label, got.view(-1), given).wait()
     results, at = [], 0
     for cross, block in zip(crosses, blocks, strict=True):
+        if in_line(cross.places, math.prod(cross.shape)):
+            results.append(got[:, at : at + block.numel()].reshape(cross.shape))
+            at += block.numel()
+            continue
         mine: list[torch.Tensor | None] = list(got[:, at : at + block.numel()])
         results.append(assembled(cross, mine, block.new_empty(cross.shape)))
         at += block.numel()

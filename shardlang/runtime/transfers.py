@@ -14,7 +14,7 @@ import torch
 
 from shardlang.lower import torch_private
 from shardlang.runtime import collectives, record
-from shardlang.runtime.blocks import Selection, read, write
+from shardlang.runtime.blocks import Selection, read, read_into, write
 from shardlang.runtime.collectives import Label
 from shardlang.runtime.crossing import Crossing, assembled, even_cut, in_line, packed, room
 from shardlang.runtime.reduce import combine, scaled
@@ -216,23 +216,43 @@ class Direct(Way):
     def __init__(self, cross: Crossing) -> None:
         super().__init__(cross)
         # In ring order, so that not all ranks send to the same one at once.
-        self._ring = [(cross.index + k) % cross.group.size for k in range(1, cross.group.size)]
+        ring = [(cross.index + k) % cross.group.size for k in range(1, cross.group.size)]
+        self._receives: list[tuple[int, Selection, slice | None]] = []
+        """Of whom, which part of the new block, and which stretch of it where it can be received into its place."""
+        for i in ring[::-1]:
+            place = cross.places[i]
+            if place is not None and place.numel:
+                straight = None if cross.reduced or place.leading is None else slice(*place.leading)
+                self._receives.append((i, place, straight))
+        self._sends: list[tuple[int, Selection, slice | None, slice]] = []
+        """To whom, which part of the old block, which stretch of it if it is one, else which one of a buffer."""
+        self._staged = 0
+        for i in ring:
+            source = cross.sources[i]
+            if source is not None and source.numel:
+                stretch = None if source.leading is None else slice(*source.leading)
+                before, self._staged = self._staged, self._staged + (source.numel if stretch is None else 0)
+                self._sends.append((i, source, stretch, slice(before, self._staged)))
         self._tag = zlib.crc32(f"{self.step.kind} {self.step.source} {self.step.target}".encode()) >> 2
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         cross = self.cross
         block = block.contiguous()
         result = block if cross.reduced else room(block, cross.shape, out)
-        receives, sends = [], []
-        for i in self._ring[::-1]:
-            place = cross.places[i]
-            if place is not None and place.numel:
-                straight = place.leading is not None and not cross.reduced
-                receives.append((i, _stretch(result, place) if straight else block.new_empty(place.numel)))
-        for i in self._ring:
-            source = cross.sources[i]
-            if source is not None and source.numel:
-                sends.append((i, _stretch(block, source) if source.leading is not None else packed(block, (source,))))
+        given, made = block.view(-1), result.view(-1)
+        staged = block.new_empty(self._staged)
+        receives = [
+            (i, block.new_empty(place.numel) if straight is None else made[straight])
+            for i, place, straight in self._receives
+        ]
+        sends = []
+        for i, source, straight, room_for in self._sends:
+            if straight is None:
+                piece = staged[room_for]
+                read_into(piece, block, source)
+                sends.append((i, piece))
+            else:
+                sends.append((i, given[straight]))
         works = collectives.exchange(cross.group, cross.label, sends, receives, self._tag)
         if not cross.reduced:
             keep(cross, block, result)
@@ -265,11 +285,6 @@ def keep(cross: Crossing, block: torch.Tensor, result: torch.Tensor) -> None:
     source, place = cross.sources[cross.index], cross.places[cross.index]
     if source is not None and place is not None:
         write(result, place, read(block, source))
-
-
-def _stretch(tensor: torch.Tensor, selection: Selection) -> torch.Tensor:
-    assert selection.leading is not None
-    return tensor.view(-1)[slice(*selection.leading)]
 
 
 def _divided(total: torch.Tensor, by: int) -> torch.Tensor:
