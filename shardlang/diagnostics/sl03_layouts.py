@@ -30,12 +30,13 @@ def size_conflict(
 ) -> Diagnostic:
     written = span.text
     says = f"`{written}`" if written == str(expected) else f"`{written}` is {expected}"
+    constant = binder is None and written.isidentifier() and written not in bound
     return Diagnostic(
         f"dim {dim} of {named(tensor)} has size {actual}, but {says}",
         span,
         label=f"{actual} in the tensor",
         labels=(binder,) if binder else (),
-        notes=_bound(bound),
+        notes=(*_bound(bound), *((f"`{written}` has this size by a `let` or by `--set`",) if constant else ())),
     )
 
 
@@ -276,6 +277,7 @@ def nothing_chooses(span: Span, tensor: str) -> Diagnostic:
         f"`/?` in {named(tensor)} leaves an axis to the planner, which has no choice to make here",
         span,
         label="no axis named",
+        notes=("it chooses for both sides of a transition and for the arguments of a function; the rest it is told",),
         helps=("name the axis: `/tp`, or `/.` for a whole dim",),
     )
 
