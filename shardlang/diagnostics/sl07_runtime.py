@@ -71,7 +71,7 @@ def block_of_wrong_size(layout: str, found: tuple[int, ...], due: tuple[int, ...
 def unknown_placement(axis: str, placement: str) -> Diagnostic:
     return Diagnostic(
         f"the placement `{placement}` on mesh axis `{axis}` has no spec",
-        notes=("specs have `Shard`, `Replicate`, `Partial` of sum, avg, max and min, and strided parts that are factors",),
+        notes=("specs have `Shard`, `Replicate`, `Partial` of sum, avg, max, min, and strided parts that are factors",),
         helps=("redistribute the tensor with torch first",),
     )
 
