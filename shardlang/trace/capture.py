@@ -254,6 +254,10 @@ def capture(function: Callable[..., Any], arguments: Sequence[TensorType], call:
         raise ShardlangError(sl05_functions.value_read(name, _raised_at(error))) from error
     except shape_error as error:
         raise ShardlangError(sl05_functions.value_shape(name, _raised_at(error))) from error
+    except NotImplementedError as error:  # so torch 2.11 on a generator, which later releases take and we refuse below
+        if str(torch.Generator) not in str(error):
+            raise
+        raise ShardlangError(sl05_functions.random_operator("torch.Generator", _raised_at(error))) from error
     finally:
         _ACTIVE.pop()
     for leaf in leaves:
