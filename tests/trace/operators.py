@@ -38,6 +38,8 @@ POINTWISE = [
     _e(n, getattr(torch, n), P if n in ("log", "sqrt", "rsqrt", "reciprocal", "log1p") else X)
     for n in "exp log sqrt rsqrt tanh sigmoid relu abs neg sin cos erf square reciprocal floor round sign log1p".split()  # noqa: SIM905  # a list of forty words reads better as text
 ] + [
+    _e("negative", torch.negative, X),
+    _e("logit", torch.logit, X.sigmoid()),
     _e("add", lambda x, y: x + y, X, Y),
     _e("add broadcast", lambda x, y: x + y, X, reals(6)),
     _e("add column", lambda x, y: x + y, X, reals(4, 1)),
@@ -66,6 +68,10 @@ POINTWISE = [
     _e("like", lambda x: torch.zeros_like(x) + torch.ones_like(x) * x, X),
     _e("complex", lambda x: torch.view_as_real(torch.view_as_complex(x.view(4, 3, 2)) * 1j).flatten(1), X),
     _e("polar", lambda x, y: torch.view_as_real(torch.polar(x, y)), P, Y),
+    _e("steep", lambda x: F.leaky_relu(x, -0.5), X),
+    _e("elu", lambda x: F.elu(x, 0.5), X),
+    _e("cast to bool", lambda x: x.round().bool(), X),
+    _e("cast to byte", lambda x: x.long().to(torch.uint8), X * 99),
 ]
 
 VIEWS = [
@@ -211,6 +217,8 @@ PLACES = [
 
 IMAGES = [
     _e("adaptive", lambda x: F.adaptive_avg_pool2d(x, 2) + F.adaptive_max_pool2d(x, 2), reals(4, 2, 4, 4)),
+    _e("pool average", lambda x: F.avg_pool2d(x, 2), reals(4, 4, 4, 4)),
+    _e("pool 3d average", lambda x: F.avg_pool3d(x, 2), reals(2, 2, 4, 4, 4)),
     _e("pool 3d", lambda x: F.avg_pool3d(x, 2) + F.max_pool3d(x, 2), reals(2, 2, 4, 4, 4)),
     _e("upsample", lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, scale_factor=2, mode="bilinear"),
        reals(4, 2, 3, 3)),

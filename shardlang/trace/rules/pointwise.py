@@ -11,19 +11,24 @@ from shardlang.trace.rule import Rule, Shape, Term, group
 from shardlang.trace.rules import names, rule
 
 MONOTONE = names(
-    "relu exp exp2 expm1 log log2 log10 log1p sqrt tanh sigmoid floor ceil round trunc erf atan asinh sinh sign "
-    "logit leaky_relu elu hardtanh relu6 softplus logsigmoid log_sigmoid cbrt deg2rad rad2deg"
+    "relu exp exp2 expm1 tanh sigmoid floor ceil round trunc erf atan asinh sinh sign hardtanh relu6 softplus "
+    "logsigmoid log_sigmoid cbrt deg2rad rad2deg"
 )
-"""Increasing in their only operand: a pending max or min passes."""
+"""Increasing in their only operand, and defined for every number and both infinities: a pending max or min passes. A
+part that does not win may be any number, or the infinity that never does, of which a logarithm would be none."""
+
+SLOPED = names("leaky_relu elu")
+"""Increasing where their numbers are not negative."""
 
 PLAIN = names(
-    "abs sin cos tan cosh acos acosh asin atanh erfc erfinv rsqrt reciprocal square silu gelu mish hardswish "
-    "hardsigmoid selu celu softshrink hardshrink tanhshrink softsign lgamma digamma sinc frac isnan isinf "
-    "isfinite isneginf isposinf logical_not bitwise_not signbit sgn nan_to_num angle pow atan2 fmod remainder "
-    "floor_divide true_divide maximum minimum fmax fmin eq ne lt le gt ge logical_and logical_or logical_xor "
-    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ "
-    "__lshift__ __rshift__ addcmul addcdiv clamp clamp_min clamp_max clip threshold hypot copysign logaddexp "
-    "logaddexp2 xlogy lerp polar complex isclose heaviside float_power ldexp"
+    "abs sin cos tan cosh log log2 log10 log1p sqrt logit acos acosh asin atanh erfc erfinv rsqrt reciprocal "
+    "square silu gelu mish hardswish hardsigmoid selu celu softshrink hardshrink tanhshrink softsign lgamma "
+    "digamma sinc frac isnan isinf isfinite isneginf isposinf logical_not bitwise_not signbit sgn nan_to_num "
+    "angle pow atan2 fmod remainder floor_divide true_divide maximum minimum fmax fmin eq ne lt le gt ge "
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
+    "bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ addcmul addcdiv clamp clamp_min "
+    "clamp_max clip threshold hypot copysign logaddexp logaddexp2 xlogy lerp polar complex isclose heaviside "
+    "float_power ldexp"
 )
 """No rule for pending values: they must be resolved first."""
 
@@ -67,7 +72,9 @@ def _register(operators: Iterable[str], make: RuleMaker) -> None:
 
 _register(MONOTONE, lambda call: elementwise(call, monotone=True))
 _register(PLAIN, lambda call: elementwise(call))
-_register(LINEAR, lambda call: elementwise(call, (group(0),), monotone=call.op._schema.name != "aten::neg"))
+_register(
+    LINEAR, lambda call: elementwise(call, (group(0),), monotone=not call.op._schema.name.startswith("aten::neg"))
+)
 
 
 @rule(*sorted(CASTS))
@@ -83,7 +90,24 @@ def cast(call: Call) -> Rule:
         other = tuple((f"o{i}",) for i in range(len(call.tensors[1].shape)))
         sizes.update({f"o{i}": n for i, n in enumerate(call.tensors[1].shape)})
         return Rule((terms, other), (terms,), sizes, linear=(group(0),) if passes else ())
-    return elementwise(call, (group(0),) if passes else (), monotone=True)
+    return elementwise(call, (group(0),) if passes else (), monotone=_in_order(source, target))
+
+
+def _in_order(source: torch.dtype, target: torch.dtype) -> bool:
+    """Does a cast keep the order of all numbers, infinities too? To a bool, and to what wraps, it does not."""
+    if source == target or (target.is_floating_point and not source.is_complex):
+        return True
+    return (
+        not _inexact(source) and target is not torch.bool and torch.can_cast(source, target) and _range(source, target)
+    )
+
+
+def _range(source: torch.dtype, target: torch.dtype) -> bool:
+    """Has an integer type every number of another?"""
+    if source is torch.bool:
+        return True
+    ours, theirs = torch.iinfo(target), torch.iinfo(source)
+    return ours.min <= theirs.min and theirs.max <= ours.max
 
 
 def _inexact(dtype: torch.dtype) -> bool:
