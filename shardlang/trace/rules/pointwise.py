@@ -72,9 +72,13 @@ def _register(operators: Iterable[str], make: RuleMaker) -> None:
 
 _register(MONOTONE, lambda call: elementwise(call, monotone=True))
 _register(PLAIN, lambda call: elementwise(call))
-_register(
-    LINEAR, lambda call: elementwise(call, (group(0),), monotone=not call.op._schema.name.startswith("aten::neg"))
-)
+_register(LINEAR, lambda call: elementwise(call, (group(0),), monotone="aten::neg" not in call.op._schema.name))
+
+
+@rule(*sorted(SLOPED))
+def sloped(call: Call) -> Rule:
+    """Two slopes, or a slope and a curve: increasing where no number is negative."""
+    return elementwise(call, monotone=all(a >= 0 for a in (*call.args[1:], *call.kwargs.values())))
 
 
 @rule(*sorted(CASTS))
@@ -95,17 +99,10 @@ def cast(call: Call) -> Rule:
 
 def _in_order(source: torch.dtype, target: torch.dtype) -> bool:
     """Does a cast keep the order of all numbers, infinities too? To a bool, and to what wraps, it does not."""
-    if source == target or (target.is_floating_point and not source.is_complex):
+    if source in (target, torch.bool) or (target.is_floating_point and not source.is_complex):
         return True
-    return (
-        not _inexact(source) and target is not torch.bool and torch.can_cast(source, target) and _range(source, target)
-    )
-
-
-def _range(source: torch.dtype, target: torch.dtype) -> bool:
-    """Has an integer type every number of another?"""
-    if source is torch.bool:
-        return True
+    if _inexact(source) or _inexact(target) or target is torch.bool:
+        return False
     ours, theirs = torch.iinfo(target), torch.iinfo(source)
     return ours.min <= theirs.min and theirs.max <= ours.max
 
