@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from attrs import evolve
 
@@ -71,7 +71,7 @@ def best_path(asked: Problem) -> tuple[Problem, Answer]:
     other, found = _best(Problem(evolve(question, by_bytes=False), asked.atoms, asked.slots_of_dim))
     if time(found) < time(answer) and received(found) > received(answer):
         small, made = fused(asked)
-        sought = sooner(small, answer, STATES[0], _turns(question, STATES[0]))
+        sought = sooner(small, answer, STATES[0], partial(_turns, question))
         if sought is None:
             return told, answer
         other, found = _whole(*sought, made, asked)

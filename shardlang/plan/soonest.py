@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import evolve
 
 from shardlang.plan.astar import Answer, solve
@@ -21,10 +23,10 @@ def time(answer: Answer) -> int:
     return sum(edge[4] for _, edge in answer.path)
 
 
-def sooner(small: Problem, answer: Answer, states: int, turns: int) -> tuple[Problem, Answer] | None:
+def sooner(small: Problem, answer: Answer, states: int, turns: Callable[[int], int]) -> tuple[Problem, Answer] | None:
     """A faster path of a question that receives no more; ``None`` where none is found.
 
-    The search is over all states where they are no more than ``states``, and takes up so many ``turns`` of them.
+    The search is over all states where they are no more than ``states``, and takes up so many ``turns`` of so many.
     """
     if single(small):
         room = roomy(small)
@@ -32,7 +34,8 @@ def sooner(small: Problem, answer: Answer, states: int, turns: int) -> tuple[Pro
         allowed = places(timed, foreign=True)
         if count(allowed) <= states:
             within = Within(Field(Costs(room.question), allowed), received(answer))
-            found = search_everywhere(timed, Field(timed, allowed), turns, ceiling=time(answer), within=within)
+            field = Field(timed, allowed)
+            found = search_everywhere(timed, field, turns(len(field)), ceiling=time(answer), within=within)
             if found.path and received(found) <= within.most and time(found) < time(answer):
                 return room, found
             return None

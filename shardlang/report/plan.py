@@ -46,14 +46,16 @@ def _totals(plan: Plan) -> list[str]:
     bound = f"at least {size(plan.bytes_bound)} by what ranks lack"
     if plan.bytes_bound and not (plan.source.owed() or plan.target.owed()):
         bound += f", {plan.bytes_received / plan.bytes_bound:.2f}x"
-    known = "no plan is better" if plan.complete else f"at most {plan.gap:.1%} from the best"
-    if plan.complete_together:
-        known = f"the best that keeps digits together, {known}"
+    known = "no plan is faster" if plan.objective == "time" else "no plan receives less"
+    if plan.gap:
+        known += f" by more than {max(plan.gap, 0.001):.1%}"
+        if plan.complete_together:
+            known += ", none at all that keeps digits together"
     over = "no cap" if plan.cap is None else f"cap {plan.cap:g}x"
     return [
         f"received  {size(plan.bytes_received)} ({bound})",
         f"sent      {size(plan.bytes_sent)}",
-        f"time      {duration(plan.time)} in {plural(plan.collectives, 'collective')} ({plan.objective}: {known})",
+        f"time      {duration(plan.time)} in {plural(plan.collectives, 'collective')} ({known})",
         f"memory    {plan.largest_array_ratio:.2f}x of the larger end ({over}), {size(plan.live_peak_bytes)} alive",
         f"hash      {plan.hash}",
     ]
