@@ -157,7 +157,9 @@ class _Matcher:
         if not names:
             near: Sequence[str] = ()
             if self._suggested < SUGGESTIONS:
-                near = index.nearest(pattern.text)
+                around = pattern.text.rpartition(".")[0]
+                parameter = what == "module" and around and self._parameters.match(pattern.text)
+                near = [around] if parameter else index.nearest(pattern.text)
                 self._suggested += 1
             if what == "module" and not self._facts.modules_known and self._may_be_bare(pattern.text):
                 return []

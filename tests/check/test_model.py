@@ -120,6 +120,12 @@ def test_a_word_in_braces_must_match_as_well() -> None:
     layouts("param layers.*.attention.w{q,k}.weight : whole\nparam otherwise : whole", llama())
 
 
+def test_a_parameter_where_a_module_is_due_leads_to_its_module() -> None:
+    for line in ("fsdp «layers.*.attention.wq.weight» over dp", "checkpoint «layers.*.attention.wq.weight»"):
+        (found,) = assert_faults(f"param otherwise : whole\n{line}", llama(), "SL0601")
+        assert found.helps == ("did you mean `layers.*.attention.wq`?",)
+
+
 def test_all_lines_in_vain_are_reported() -> None:
     assert_faults("param «a» : whole\nparam «b» : whole\nfreeze «c»\nparam otherwise : whole", llama(), *["SL0601"] * 3)
 
