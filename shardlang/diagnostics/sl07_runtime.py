@@ -40,11 +40,11 @@ def rank_missing(
 
     ``None`` where ranks do something else together, which ``what`` says in words.
     """
-    place = what
+    place = ""
     if step is not None:
         number, steps, kind, axes = step
         over = f" over `{'/'.join(axes)}`" if axes else ""
-        place = f"step {number} of {steps}, {kind}{over}" if number else "the agreement before the first step"
+        place = f"in {f'step {number} of {steps}, {kind}{over}' if number else 'the agreement before the first step'}, "
         what = f"`{what}`"
     if store_gone:
         gone = "the store of the launch is gone, and with it the rank that kept it (rank 0, unless torchrun kept it)"
@@ -54,7 +54,7 @@ def rank_missing(
         gone = "every rank came, and the connection between two of them broke"
     return Diagnostic(
         f"{gone.split(',')[0] if store_gone else gone}: {what}",
-        notes=(*((gone,) if store_gone else ()), f"in {place}, among {_ranks(ranks)}", f"the backend says: {cause}"),
+        notes=(*((gone,) if store_gone else ()), f"{place}among {_ranks(ranks)}", f"the backend says: {cause}"),
     )
 
 
