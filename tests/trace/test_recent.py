@@ -124,7 +124,7 @@ def by_autocast() -> list[bool]:
     compiled = sl.sharded(signature, mesh, auto=True)(body)
     split = [[Shard(0), Replicate()], [Replicate(), Shard(1)], [Replicate(), Shard(0)], [Shard(0), Replicate()]]
     found = []
-    for dtype in (None, torch.bfloat16, torch.float16, None):
+    for dtype in (None, torch.bfloat16, None):
         placed = [distribute_tensor(t, mesh, p) for t, p in zip((x, w, v, aims), split, strict=True)]
         for t in placed[:3]:
             t.requires_grad_()
@@ -146,7 +146,7 @@ def by_autocast() -> list[bool]:
 
 
 def test_autocast_counts_and_casts_what_it_casts_on_one_device(world: World) -> None:
-    assert world.run(by_autocast) == [[True] * 20] * 4
+    assert world.run(by_autocast) == [[True] * 15] * 4
 
 
 def test_autocast_inside_a_body_is_refused() -> None:

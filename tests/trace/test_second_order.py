@@ -22,12 +22,12 @@ from tests.trace.second_order import second_differences
 from tests.trace.test_operators import compiled
 from tests.world import World, torch_mesh
 
-CURVED = [e for e in EXAMPLES if e.name in ("matmul", "linear bias", "layer_norm", "softmax", "cross entropy", "mul")]
+CURVED = [e for e in EXAMPLES if e.name in ("linear bias", "layer_norm", "softmax", "mul")]
 """Operators with a second derivative, each with moves, sums and rewrites of its own."""
 
 
 @pytest.mark.parametrize("example", CURVED, ids=str)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None,
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None,
           phases=[Phase.generate])  # fmt: skip
 @given(data=st.data())
 def test_second_derivatives_under_random_layouts(example: Example, data: st.DataObject) -> None:
