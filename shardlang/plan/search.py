@@ -25,7 +25,8 @@ from shardlang.plan.soonest import received, sooner, time
 from shardlang.plan.steps import Objective
 
 PRIME, MOST_ATOMS = 5, 10
-"""Up to so many prime atoms the search is on them as well; of more than so many not all states are looked at."""
+"""Up to so many prime atoms the search is on them as well (on more where states are an eighth of ``STATES``); of more
+than so many not all states are looked at."""
 WORTH = 64
 """Where a plan misses the floor by no more than this share, no finer digits than those that go together are tried."""
 STATES = (2600, 2600, 2600, 2600, 8000)
@@ -118,7 +119,7 @@ def _finer(asked: Problem, told: Problem, made: Made, answer: Answer) -> tuple[P
     most = STATES[min(question.axes, len(STATES) - 1)]
     prime = tuple((a,) for a in range(len(question.sizes)))
     costs, allowed = _states(asked)
-    if len(prime) <= PRIME or count(allowed) <= most:
+    if len(prime) <= PRIME or count(allowed) <= most // 8:
         field = Field(costs, allowed)
         found = search_everywhere(costs, field, _turns(question, len(field)), ceiling=cost, least=least)
         if found.path:
