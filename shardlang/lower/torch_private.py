@@ -22,14 +22,16 @@ def named_group(name: str, ranks: list[int], timeout: timedelta, backend: str | 
 
     ``new_group(use_local_synchronization=True)`` names a group after its ranks and after how many groups this process
     is in (``_hash_ranks_to_str``). Ranks that are in different numbers of groups, as on meshes that share some ranks
-    only, would wait for each other under different names for ever. Seen in torch 2.11 to 2.13.
+    only, would wait for each other under different names for ever. Nor is such a group counted among those that torch
+    numbers, as torch 2.14 would: ranks outside of it would give torch's next group another number, and wait for ever
+    too. Seen in torch 2.11 to 2.14.
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
     private: Any = distributed_c10d
     with _naming:
-        original = private._hash_ranks_to_str
+        original, counted = private._hash_ranks_to_str, private._world.group_count
         private._hash_ranks_to_str = lambda _: name
         try:
             return dist.new_group(
@@ -37,6 +39,7 @@ def named_group(name: str, ranks: list[int], timeout: timedelta, backend: str | 
             )
         finally:
             private._hash_ranks_to_str = original
+            private._world.group_count = counted
 
 
 def is_strided_shard(placement: Any) -> bool:
