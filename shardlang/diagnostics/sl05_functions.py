@@ -375,3 +375,12 @@ def argument_without_hash(function: str, argument: str, kind: str) -> Diagnostic
         notes=("a program is made for the values of the arguments that are no tensors, and found again by them",),
         helps=("pass numbers, strings, flags, or tuples, lists and dicts of these",),
     )
+
+
+@message("SL0532", "a function whose parameters Python cannot tell")
+def no_signature(function: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        f"Python cannot tell the parameters of `{function}`, and a signature goes by their names",
+        span=span,
+        helps=("write a function with the parameters of the signature that calls it",),
+    )

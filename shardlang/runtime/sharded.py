@@ -86,7 +86,11 @@ class ShardedFunction:
         self.function, self.declared, self.scope, self.auto, self.rules = function, declared, scope, auto, rules
         self.mesh = scope.mesh
         self._torch_mesh = torch_mesh
-        self._signature = inspect.signature(function)
+        try:
+            self._signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            named = getattr(function, "__name__", repr(function))
+            raise ShardlangError(sl05_functions.no_signature(named, declared.span)) from None
         self._compiled: dict[Any, _Compiled] = {}
         self._recent = Recent()
         self._traces: dict[Any, Trace] = {}
