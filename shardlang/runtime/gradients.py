@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
 
 from shardlang.lower.placements import ranks_of
-from shardlang.runtime.together import all_reduced
+from shardlang.runtime.together import summed_over
 
 
 @torch.no_grad()
@@ -41,12 +41,12 @@ def grad_norm(parameters: Iterable[Tensor]) -> Tensor:
             mine.append(block)
     total = _squares(plain, device)
     # FSDP over several axes stores on a mesh of its own, in which they are one: the same ranks, and one sum.
-    sums: dict[tuple[int, ...], Tensor] = {}
+    sums: dict[frozenset[int], tuple[DeviceMesh, Tensor]] = {}
     for mesh, blocks in spread.items():
-        ranks = tuple(sorted(ranks_of(mesh)))
-        sums[ranks] = sums.get(ranks, torch.zeros((), dtype=torch.float64, device=device)) + _squares(blocks, device)
-    for ranks, squares in sums.items():
-        total = total + all_reduced(squares, ranks, "the norm of all gradients")
+        ranks, squares = frozenset(ranks_of(mesh)), _squares(blocks, device)
+        sums[ranks] = (mesh, squares + sums[ranks][1] if ranks in sums else squares)
+    for mesh, squares in sums.values():
+        total = total + summed_over(mesh, squares, "the norm of all gradients")
     return total.sqrt().float()
 
 

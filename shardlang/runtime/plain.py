@@ -303,6 +303,18 @@ def place_batch(batch: Any, mesh: DeviceMesh) -> Any:
     return placed
 
 
+def ranks_of(mesh: DeviceMesh) -> tuple[int, ...]:
+    """The ranks of a mesh, row by row. The norm of gradients asks for them here, and for sums."""
+    return tuple(int(rank) for rank in mesh.mesh.flatten().tolist())
+
+
+def summed_over(mesh: DeviceMesh, x: Tensor, what: str) -> Tensor:
+    """The sum of ``x``, which is ``what``, over all ranks of a mesh, in place: over one axis after another."""
+    for axis in range(mesh.ndim):
+        dist.all_reduce(x, group=mesh.get_group(axis))
+    return x
+
+
 def training_step(
     model: nn.Module, batch: Any, loss: Callable[[nn.Module, Any], tuple[Tensor, Any]], max_norm: float = 1.0
 ) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,11 @@ def all_reduced(x: Tensor, ranks: tuple[int, ...], what: str, op: Any = dist.Red
     return x
 
 
+def summed_over(mesh: DeviceMesh, x: Tensor, what: str) -> Tensor:
+    """``all_reduced`` over all ranks of a mesh."""
+    return all_reduced(x, tuple(sorted(ranks_of(mesh))), what)
+
+
 def ranks_along(mesh: DeviceMesh, axes: Iterable[int]) -> tuple[int, ...]:
     """Torch's ranks, ascending, that differ from this one on some axes (by their places) of a mesh and on no other."""
     coordinate = mesh.get_coordinate()
@@ -42,4 +47,4 @@ def ranks_along(mesh: DeviceMesh, axes: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(every[p] for p in found))
 
 
-__all__ = ["all_reduced", "ranks_along"]
+__all__ = ["all_reduced", "ranks_along", "summed_over"]

@@ -124,7 +124,7 @@ def norms_of_ones(text: str) -> tuple[int, int, float, float]:
     what it should be."""
     module = nets.perceptron()
     ones = sum(p.numel() for p in module.parameters() if p.requires_grad) ** 0.5
-    mesh = torch_mesh((2, 2), ("a", "b"))
+    mesh = torch_mesh((2, 2), ("u", "v"))  # no other test's: torch flattens it
     placed = sl.loads(text).apply(module, mesh)
     trained = [p for p in placed.parameters() if p.requires_grad]
     for parameter in trained:
@@ -135,8 +135,8 @@ def norms_of_ones(text: str) -> tuple[int, int, float, float]:
 
 
 def test_a_norm_is_one_sum_though_groups_over_two_axes_store_on_a_mesh_of_their_own(world: World) -> None:
-    text = DATA_PARALLEL.format(mesh="a:2 * b:2", axes="a/b", over="over a/b")
-    text = text.replace("  fsdp root over a/b { reshard no }\n", "")
+    text = DATA_PARALLEL.format(mesh="u:2 * v:2", axes="u/v", over="over u/v")
+    text = text.replace("  fsdp root over u/v { reshard no }\n", "")
     for meshes, sums, norm, due in world.run(norms_of_ones, text):
         assert (meshes, sums) == (2, 1)
         assert norm == pytest.approx(due)

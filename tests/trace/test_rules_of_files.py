@@ -13,11 +13,11 @@ from tests.world import World, torch_mesh
 
 SPECTRA = "fn spectrum on pod (x: [b/tp d]) -> [b/tp d]\n"
 MESH = "mesh pod = tp:4\n"
-RULE = "rule aten.fft_fft: [... i!] -> [... i!]\n"
+RULE = "rule aten.fft_ifft: [... i!] -> [... i!]\n"
 
 
 def spectrum(x: torch.Tensor) -> torch.Tensor:
-    return torch.fft.fft(x).real
+    return torch.fft.ifft(x).real
 
 
 def outcome(text: str) -> str:
@@ -53,7 +53,7 @@ class Spectrum(nn.Module):
         self.weight = nn.Parameter(torch.ones(6))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.fft.fft(x * self.weight).real
+        return torch.fft.ifft(x * self.weight).real
 
 
 MODEL = """model net on pod {
