@@ -23,6 +23,7 @@ from shardlang.mesh import Axis, Mesh
 _OPS: dict[str, ReduceOp] = {"sum": "sum", "avg": "avg", "max": "max", "min": "min"}
 _meshes: weakref.WeakKeyDictionary[DeviceMesh, Mesh] = weakref.WeakKeyDictionary()
 _ranks: weakref.WeakKeyDictionary[DeviceMesh, tuple[int, ...]] = weakref.WeakKeyDictionary()
+_changes = 0
 _device_meshes: dict[tuple[Mesh, str], tuple[DeviceMesh, object]] = {}
 """Each with the default process group that it hangs on: a new one makes it stale, on all ranks alike."""
 
@@ -49,8 +50,16 @@ def device_mesh(mesh: Mesh, device_type: str = "cpu") -> DeviceMesh:
 
 
 def remember(torch_mesh: DeviceMesh, mesh: Mesh) -> None:
-    """Says that a ``DeviceMesh`` stands for a mesh (with its links and sub-axes) from now on."""
+    """Says that a ``DeviceMesh``, and each that is equal to it, stands for a mesh (links and sub-axes) from now on."""
+    global _changes
+    before = _meshes.pop(torch_mesh, mesh)  # lest the entry live as long as an older ``DeviceMesh`` that is equal
+    _changes += before != mesh
     _meshes[torch_mesh] = mesh
+
+
+def changes() -> int:
+    """How often a ``DeviceMesh`` has come to stand for another mesh: what was kept for it before then is stale."""
+    return _changes
 
 
 def mesh_of(torch_mesh: DeviceMesh) -> Mesh:
@@ -175,4 +184,4 @@ def ranks_of(torch_mesh: DeviceMesh) -> tuple[int, ...]:
     return ranks
 
 
-__all__ = ["carried", "device_mesh", "layout_of", "mesh_of", "placements_of", "ranks_of", "remember"]
+__all__ = ["carried", "changes", "device_mesh", "layout_of", "mesh_of", "placements_of", "ranks_of", "remember"]

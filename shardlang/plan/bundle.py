@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from shardlang.layout import Layout, ReduceOp
 from shardlang.mesh import PICO, Link, Mesh
@@ -89,8 +89,8 @@ def plan_bundle(
                 key = (
                     step.kind,
                     step.axes,
-                    step.source.mesh,
-                    step.target.mesh,
+                    _nameless(step.source.mesh),
+                    _nameless(step.target.mesh),
                     step.op,
                     plan.dtype,
                     i if large else -1,
@@ -100,6 +100,12 @@ def plan_bundle(
             for bucket in _buckets(members, [_buffer(plans[i].steps[depth], plans[i]) for i in members]):
                 collectives.append(_packed([plans[i] for i in bucket], bucket, depth))
     return Bundle(plans, tuple(collectives))
+
+
+@lru_cache(maxsize=256)
+def _nameless(mesh: Mesh) -> Mesh:
+    """A mesh as far as steps go: what a file calls it does not count."""
+    return evolve(mesh, name="")
 
 
 def _buffer(step: Step, plan: Plan) -> int:

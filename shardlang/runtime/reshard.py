@@ -13,8 +13,8 @@ from shardlang.check.program import TensorSpec
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import Layout
 from shardlang.lower import torch_private
+from shardlang.lower.placements import changes, mesh_of, placements_of
 from shardlang.lower.placements import layout_of as layout_at
-from shardlang.lower.placements import mesh_of, placements_of
 from shardlang.mesh import Mesh
 from shardlang.runtime import opaque
 from shardlang.runtime.distributed import Running
@@ -70,7 +70,7 @@ def reshard(
     if torch.compiler.is_compiling():
         return _compiled(x, spec, mesh, source, shape)
     if isinstance(x, DTensor) and not async_op and out is None and check is None:
-        known = _routes.get((spec, torch_private.spec_of(x), mesh, alias))
+        known = _routes.get((spec, torch_private.spec_of(x), mesh, alias, changes()))
         if known is not None and known.made == "dtensor":
             return travel(x, known)
     route = route_of(x, spec, mesh, source, shape, alias)
@@ -139,11 +139,11 @@ def route_of(
     """The route of a call, from the cache where there was one like it."""
     key: Any
     if isinstance(x, DTensor):
-        key = (spec, torch_private.spec_of(x), mesh, alias)
+        key = (spec, torch_private.spec_of(x), mesh, alias, changes())
     elif isinstance(x, ShardTensor):
-        key = (spec, x.layout, x.device_mesh, x.dtype, mesh, alias)
+        key = (spec, x.layout, x.device_mesh, x.dtype, mesh, alias, changes())
     else:
-        key = (spec, source, mesh, x.shape, x.dtype, shape, alias)
+        key = (spec, source, mesh, x.shape, x.dtype, shape, alias, changes())
     found = _routes.get(key)
     if found is None:
         found = _made(x, spec, mesh, source, shape, alias)

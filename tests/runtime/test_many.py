@@ -80,6 +80,22 @@ def test_what_is_issued_is_the_planned_bundle(world: World) -> None:
         assert few
 
 
+def as_planned_on_a_mesh_of_a_file(axes: str) -> tuple[list[Any], list[Any], bool]:
+    """``as_planned``, where torch's mesh comes to stand for a file's after one of the reshards has been made on it."""
+    x = distribute_tensor(torch.ones(8, 8), torch_mesh((2, 2), ("a", "b")), [Shard(0), Replicate()])
+    sl.reshard(x, "[n d]")
+    links = "link fast = 400GB/s, 1us\nlink slow = 10GB/s, 20us\n"
+    sl.loads(links + f"mesh late = {axes}\n").mesh("late").device_mesh("cpu")
+    return as_planned()
+
+
+def test_a_mesh_that_comes_to_stand_for_a_files_leaves_nothing_of_before(world: World) -> None:
+    for axes in ("a:2 * b:2", "a:2@slow * b:2@fast"):
+        for issued, planned, few in world.run(as_planned_on_a_mesh_of_a_file, axes):
+            assert issued == planned
+            assert few
+
+
 def test_each_tensor_is_as_if_alone(world: World) -> None:
     assert world.run(each_alike) == [[]] * 4
 
