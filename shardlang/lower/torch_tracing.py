@@ -226,8 +226,8 @@ def strided_sizes_outside_modes() -> Iterator[None]:
         with without_modes():
             return own(*args, **options)
 
-    _StridedShard.local_shard_size_and_offset = with_values  # type: ignore[method-assign]
+    _StridedShard.local_shard_size_and_offset = with_values  # type: ignore[method-assign]  # put back below
     try:
         yield
     finally:
-        _StridedShard.local_shard_size_and_offset = own  # type: ignore[method-assign]
+        _StridedShard.local_shard_size_and_offset = own  # type: ignore[method-assign]  # as it was

@@ -29,10 +29,9 @@ def softmax(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, 
     dim = axis_of(args[1], len(x.shape))
     if is_whole(x.state.pieces[dim]):
         return None
-    if x.state.pending:
-        if not builder.auto:
-            return None
-        x = builder.resolved(x, "chosen")
+    if x.state.pending and not builder.auto:
+        return None
+    x = builder.resolved(x, "chosen")
     call = builder.call
     name = op._schema.name.split("::")[1]
     asked = None if name.startswith("_") else given(op, args, kwargs, "dtype")
@@ -63,10 +62,9 @@ def batch_norm(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[st
         return None
     if not x.state.pending and all(is_whole(x.state.pieces[d]) for d in others):
         return None
-    if x.state.pending:
-        if not builder.auto:
-            return None
-        x = builder.resolved(x, "chosen")
+    if x.state.pending and not builder.auto:
+        return None
+    x = builder.resolved(x, "chosen")
     call = builder.call
     result = x.dtype
     if result in NARROW:
