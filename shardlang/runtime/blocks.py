@@ -167,14 +167,14 @@ def read_into(flat: torch.Tensor, tensor: torch.Tensor, selection: Selection) ->
     if seen is None:
         flat.copy_(read(tensor, selection).reshape(-1))
     else:
-        flat.view(seen.shape).copy_(seen)
+        flat.view_as(seen).copy_(seen)
 
 
 def write(tensor: torch.Tensor, selection: Selection, value: torch.Tensor) -> None:
     """Puts a part (of its shape, or flat and row-major) in its place."""
     seen = view(tensor, selection)
     if seen is not None:
-        seen.copy_(value.reshape(seen.shape))
+        seen.copy_(value if value.shape == seen.shape else value.reshape(seen.shape))
         return
     assert selection.index is not None
     bits(tensor)[_on(selection.index, tensor)] = bits(value.reshape(selection.shape))

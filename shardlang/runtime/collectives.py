@@ -7,7 +7,6 @@ bytes noted are those of the tensors handed over, without what a rank keeps to i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -122,27 +121,28 @@ def reduce_scatter_at_once(group: Group, out: torch.Tensor, given: torch.Tensor,
     _reduce_scatter(out, given, _REDUCE[op], group.handle)
 
 
-def exchange(
-    group: Group,
-    label: Label,
-    sends: Sequence[tuple[int, torch.Tensor]],
-    receives: Sequence[tuple[int, torch.Tensor]],
-    tag: int = 0,
-) -> list[dist.Work]:
-    """Sends contiguous tensors to members, by their places in the group, and fills others from members.
+def send(group: Group, label: Label, tensors: Sequence[tuple[int, torch.Tensor]], tag: int) -> list[dist.Work]:
+    """Sends flat contiguous tensors to members, by their places in the group; at most one to each.
 
-    The work of each receive, in order, then that of the sends. A pair of members exchanges at most one tensor each way.
     Under another ``tag`` (at most 2**30) nothing is received: ranks that exchange different things wait for each other
-    instead.
+    instead. ``receive`` ends what ``label`` counts here.
     """
-    if record.recording():
-        received, sent = sum(t.nbytes for _, t in receives), sum(t.nbytes for _, t in sends)
-        record.note(label.kind, label.axes, received, sent, label.count)
     handle = group.handle
-    with record.noted() if record.recording() else nullcontext():
-        works = [torch_private.receive(handle, wire(t.view(-1)), i, tag) for i, t in receives]
-        works += [torch_private.send(handle, wire(t.view(-1)), i, tag) for i, t in sends]
-    return works
+    if not record.recording():
+        return [torch_private.send(handle, wire(t), i, tag) for i, t in tensors]
+    record.note(label.kind, label.axes, 0, sum(t.nbytes for _, t in tensors), label.count)
+    with record.noted():
+        return [torch_private.send(handle, wire(t), i, tag) for i, t in tensors]
+
+
+def receive(group: Group, label: Label, tensors: Sequence[tuple[int, torch.Tensor]], tag: int) -> list[dist.Work]:
+    """Fills flat contiguous tensors with what members ``send``, by their places in the group."""
+    handle = group.handle
+    if not record.recording():
+        return [torch_private.receive(handle, wire(t), i, tag) for i, t in tensors]
+    record.note(label.kind, label.axes, sum(t.nbytes for _, t in tensors), 0, 0)
+    with record.noted():
+        return [torch_private.receive(handle, wire(t), i, tag) for i, t in tensors]
 
 
 def _work(work: dist.Work | None) -> dist.Work:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -37,8 +36,13 @@ from shardlang.runtime.transfers import AllReduce
 
 _KEPT = 256
 """Packings that are kept."""
-UNDER_WAY = 8
+UNDER_WAY = 4
 """How many large steps are under way at a time."""
+AHEAD = 2
+"""How many later steps are sent before a step is received.
+
+Where the receiver is ready, gloo writes from the thread that sends, and its own one meanwhile spins; where it is not,
+its own one writes (measured on loopback)."""
 
 
 def reshard_many(
@@ -218,25 +222,52 @@ def _of_one_group(members: Sequence[int], depth: int, steps: Sequence[Sequence[L
 def _one_by_one(
     large: list[int], depth: int, todo: Sequence[tuple[ReadyPlan, torch.Tensor]], steps: Any, now: list[torch.Tensor]
 ) -> None:
-    """Large steps, the next ones started while earlier ones are on their way."""
-    under_way: deque[tuple[int, Any]] = deque()
+    """Large steps in a line: one is sent while an earlier one is received and a still earlier one is awaited.
+
+    Those that stage pieces use the same few buffers one after another: fresh ones would be fresh pages every time.
+    """
+    under_way: dict[int, Any] = {}
+    stages = _Stages([(steps[i][depth].staged, now[i]) for i in large])
     at = 0  # whose turn it is, should something fail
     try:
-        for i in large:
-            if len(under_way) == UNDER_WAY:
-                at, state = under_way.popleft()
-                now[at] = steps[at][depth].finish(state)
-            at = i
-            under_way.append((i, steps[i][depth].start(now[i], None)))
-            if len(under_way) > 1:
-                at, state = under_way[-2]
-                under_way[-2] = at, steps[at][depth].turn(state)
-        while under_way:
-            at, state = under_way.popleft()
-            now[at] = steps[at][depth].finish(state)
+        for k in range(len(large) + UNDER_WAY - 1):
+            if k < len(large):
+                at = large[k]
+                under_way[at] = steps[at][depth].begin(now[at], stages.take(k))
+            if 0 <= k - AHEAD < len(large):
+                at = large[k - AHEAD]
+                under_way[at] = steps[at][depth].turn(under_way[at])
+            if k + 1 >= UNDER_WAY:
+                at = large[k + 1 - UNDER_WAY]
+                now[at] = steps[at][depth].finish(under_way.pop(at))
     except RuntimeError as error:
         turns.leave()
         raise faults.lost(todo[at][0], depth, error) from error
+
+
+class _Stages:
+    """Buffers of steps in a line, each free again when ``UNDER_WAY`` further ones have begun."""
+
+    def __init__(self, wanted: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """``wanted``: for each step its elements, and a tensor of its device and dtype."""
+        self._wanted = wanted
+        self._bytes = max((n * x.itemsize for n, x in wanted), default=0)
+        self._made: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._cut: dict[tuple[int, torch.device, torch.dtype, int], torch.Tensor] = {}
+
+    def take(self, k: int) -> torch.Tensor | None:
+        """Room for step ``k``; ``None`` where it needs none."""
+        numel, like = self._wanted[k]
+        if numel == 0:
+            return None
+        slot, device, dtype = k % UNDER_WAY, like.device, like.dtype
+        found = self._cut.get((slot, device, dtype, numel))
+        if found is None:
+            whole = self._made.get((slot, device))
+            if whole is None:
+                whole = self._made[slot, device] = like.new_empty(self._bytes, dtype=torch.uint8)
+            found = self._cut[slot, device, dtype, numel] = whole[: numel * like.itemsize].view(dtype)
+        return found
 
 
 def _sending(step: Local | Sending) -> Sending:

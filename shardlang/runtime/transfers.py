@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -31,6 +32,13 @@ class Way:
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
         raise NotImplementedError
+
+    staged = 0
+    """Elements of a buffer that ``begin`` fills and that is free again after ``finish``."""
+
+    def begin(self, block: torch.Tensor, stage: torch.Tensor | None) -> State:
+        """As ``start``, where ``turn`` comes soon, for which some of it may be left. ``stage``: room for ``staged``."""
+        return self.start(block, None)
 
     def finish(self, state: State) -> torch.Tensor:
         raise NotImplementedError
@@ -217,49 +225,64 @@ class Direct(Way):
         super().__init__(cross)
         # In ring order, so that not all ranks send to the same one at once.
         ring = [(cross.index + k) % cross.group.size for k in range(1, cross.group.size)]
-        self._receives: list[tuple[int, Selection, slice | None]] = []
-        """Of whom, which part of the new block, and which stretch of it where it can be received into its place."""
+        self._receives: list[tuple[int, Selection, tuple[int, int] | None]] = []
+        """Of whom, which part of the new block, and which stretch of it (start, length) where that is received into."""
         for i in ring[::-1]:
             place = cross.places[i]
             if place is not None and place.numel:
-                straight = None if cross.reduced or place.leading is None else slice(*place.leading)
-                self._receives.append((i, place, straight))
-        self._sends: list[tuple[int, Selection, slice | None, slice]] = []
-        """To whom, which part of the old block, which stretch of it if it is one, else which one of a buffer."""
-        self._staged = 0
+                self._receives.append((i, place, None if cross.reduced else _narrow(place)))
+        self._sends: list[tuple[int, Selection, tuple[int, int] | None]] = []
+        """To whom, which part of the old block, and which stretch of it if it is one: then that is sent."""
         for i in ring:
             source = cross.sources[i]
             if source is not None and source.numel:
-                stretch = None if source.leading is None else slice(*source.leading)
-                before, self._staged = self._staged, self._staged + (source.numel if stretch is None else 0)
-                self._sends.append((i, source, stretch, slice(before, self._staged)))
+                self._sends.append((i, source, _narrow(source)))
+        self._pieces = [source.numel for _, source, straight in self._sends if straight is None]
+        self.staged = sum(self._pieces)
         self._tag = zlib.crc32(f"{self.step.kind} {self.step.source} {self.step.target}".encode()) >> 2
 
     def start(self, block: torch.Tensor, out: torch.Tensor | None) -> State:
-        cross = self.cross
+        return self._receive(self.begin(block, None), out)
+
+    def begin(self, block: torch.Tensor, stage: torch.Tensor | None) -> State:
         block = block.contiguous()
+        given = block.view(-1)
+        pieces: Iterator[torch.Tensor] = iter(())
+        if self.staged:
+            pieces = iter(
+                torch.split_with_sizes(block.new_empty(self.staged) if stage is None else stage, self._pieces)
+            )
+        sends = []
+        for i, source, straight in self._sends:
+            if straight is None:
+                piece = next(pieces)
+                read_into(piece, block, source)
+            else:
+                piece = given.narrow(0, *straight)
+            sends.append((i, piece))
+        sent = collectives.send(self.cross.group, self.cross.label, sends, self._tag)
+        return sent, None, sends, None, block
+
+    def turn(self, state: State) -> State:
+        """Halfway: makes room for the result and starts to receive into it."""
+        return self._receive(state, None) if state[1] is None else state
+
+    def _receive(self, state: State, out: torch.Tensor | None) -> State:
+        sent, _, sends, _, block = state
+        cross = self.cross
         result = block if cross.reduced else room(block, cross.shape, out)
-        given, made = block.view(-1), result.view(-1)
-        staged = block.new_empty(self._staged)
+        made = result.view(-1)
         receives = [
-            (i, block.new_empty(place.numel) if straight is None else made[straight])
+            (i, block.new_empty(place.numel) if straight is None else made.narrow(0, *straight))
             for i, place, straight in self._receives
         ]
-        sends = []
-        for i, source, straight, room_for in self._sends:
-            if straight is None:
-                piece = staged[room_for]
-                read_into(piece, block, source)
-                sends.append((i, piece))
-            else:
-                sends.append((i, given[straight]))
-        works = collectives.exchange(cross.group, cross.label, sends, receives, self._tag)
+        works = collectives.receive(cross.group, cross.label, receives, self._tag) + sent
         if not cross.reduced:
             keep(cross, block, result)
         return works, receives, sends, result, block
 
     def finish(self, state: State) -> torch.Tensor:
-        works, receives, _, result, block = state
+        works, receives, _, result, block = self.turn(state)
         cross = self.cross
         pieces: list[torch.Tensor | None] = [None] * cross.group.size
         for work, (i, piece) in zip(works, receives, strict=False):
@@ -278,6 +301,11 @@ class Direct(Way):
         if own is not None:
             pieces[cross.index] = read(block, own)
         return assembled(cross, pieces, result)
+
+
+def _narrow(part: Selection) -> tuple[int, int] | None:
+    """Where a part starts in the flattened block and how long it is, if it is one stretch of it."""
+    return None if part.leading is None else (part.leading[0], part.leading[1] - part.leading[0])
 
 
 def keep(cross: Crossing, block: torch.Tensor, result: torch.Tensor) -> None:

@@ -20,12 +20,14 @@ from tests.bench.reshard_speed import in_turn
 from tests.world import World, torch_mesh
 
 WIDTH, KEYS, INNER, VOCABULARY = 2048, 256, 5632, 32000
+LLAMA = f"300 parameters of a Llama of width {WIDTH}, FSDP to tensor parallel"
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
     with World(4) as world:
         for what, body, bound in (
-            (f"300 parameters of a Llama of width {WIDTH}, bf16, FSDP to tensor parallel", parameters, "5"),
+            (f"{LLAMA}, f32", parameters, "5"),
+            (f"{LLAMA}, bf16", halves, "5"),
             ("64 gradients of 1 KiB to 1 MiB, reduced", small_gradients, "5"),
             ("64 gradients of 4 MiB, reduced", large_gradients, "0.95"),
         ):
@@ -40,7 +42,11 @@ Figures = tuple[list[float], list[float]]
 """Of one rank: median seconds of ours, DTensor's, and DTensor's once more; processor seconds of ours and DTensor's."""
 
 
-def parameters() -> Figures:
+def halves() -> Figures:
+    return parameters(torch.bfloat16)
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> Figures:
     """33 layers of nine, the embedding, the output and a norm: 1.6 billion elements, a quarter on each rank.
 
     What FSDP cuts along dim 0 and tensor parallelism too is in place already: it is shared, as DTensor does.
@@ -53,7 +59,7 @@ def parameters() -> Figures:
     assert len(every) == 300
     xs = []
     for i, (shape, _) in enumerate(every):
-        block = torch.full((shape[0] // 4, *shape[1:]), float(i % 7), dtype=torch.bfloat16)
+        block = torch.full((shape[0] // 4, *shape[1:]), float(i % 7), dtype=dtype)
         xs.append(DTensor.from_local(block, mesh, [Shard(0)], run_check=False))
     specs = [spec for _, (_, spec) in every]
 

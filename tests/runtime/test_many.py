@@ -15,7 +15,7 @@ import shardlang as sl
 from shardlang.layout import Layout
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan import bundle
-from shardlang.runtime import simulate
+from shardlang.runtime import many, simulate
 from shardlang.runtime.record import Recorder
 from tests.runtime.test_laws import layout_at
 from tests.runtime.transitions import same, value_of
@@ -58,11 +58,11 @@ def each_alike() -> list[str]:
     return wrong
 
 
-def as_planned() -> tuple[list[Any], list[Any], bool]:
+def as_planned(a: str = "a", b: str = "b") -> tuple[list[Any], list[Any], bool]:
     """What is issued and what ``plan.bundle`` says, by kind and axes, and whether no more bytes come than it says."""
-    mesh = torch_mesh((2, 2), ("a", "b"))
+    mesh = torch_mesh((2, 2), (a, b))
     xs = [distribute_tensor(torch.ones(8 * i, 8), mesh, [Shard(0), Replicate()]) for i in range(1, 9)]
-    specs = ["[n d]", "[n d/a]", "[n/a d/b]", "[n/b d]"] * 2
+    specs = ["[n d]", f"[n d/{a}]", f"[n/{a} d/{b}]", f"[n/{b} d]"] * 2
     ends = [(sl.layout_of(x), sl.layout_of(sl.reshard(x, s)), "f32") for x, s in zip(xs, specs, strict=True)]
     planned = bundle.plan_bundle(ends)
     with Recorder() as recorder:
@@ -81,16 +81,19 @@ def test_what_is_issued_is_the_planned_bundle(world: World) -> None:
 
 
 def as_planned_on_a_mesh_of_a_file(axes: str) -> tuple[list[Any], list[Any], bool]:
-    """``as_planned``, where torch's mesh comes to stand for a file's after one of the reshards has been made on it."""
-    x = distribute_tensor(torch.ones(8, 8), torch_mesh((2, 2), ("a", "b")), [Shard(0), Replicate()])
+    """``as_planned``, where torch's mesh comes to stand for a file's after one of the reshards has been made on it.
+
+    Its axes are named as no other test's: what links they have stays.
+    """
+    x = distribute_tensor(torch.ones(8, 8), torch_mesh((2, 2), ("late_a", "late_b")), [Shard(0), Replicate()])
     sl.reshard(x, "[n d]")
     links = "link fast = 400GB/s, 1us\nlink slow = 10GB/s, 20us\n"
     sl.loads(links + f"mesh late = {axes}\n").mesh("late").device_mesh("cpu")
-    return as_planned()
+    return as_planned("late_a", "late_b")
 
 
 def test_a_mesh_that_comes_to_stand_for_a_files_leaves_nothing_of_before(world: World) -> None:
-    for axes in ("a:2 * b:2", "a:2@slow * b:2@fast"):
+    for axes in ("late_a:2 * late_b:2", "late_a:2@slow * late_b:2@fast"):
         for issued, planned, few in world.run(as_planned_on_a_mesh_of_a_file, axes):
             assert issued == planned
             assert few
@@ -98,6 +101,29 @@ def test_a_mesh_that_comes_to_stand_for_a_files_leaves_nothing_of_before(world: 
 
 def test_each_tensor_is_as_if_alone(world: World) -> None:
     assert world.run(each_alike) == [[]] * 4
+
+
+def large_in_a_line() -> tuple[list[int], int]:
+    """More large tensors than are under way at once, of several sizes and dtypes; some stage pieces, some do not."""
+    mesh = torch_mesh((4,), ("x",))
+    dtypes = [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64]
+    ends = [([Shard(0)], "[n d/x]"), ([Shard(1)], "[n/x d]"), ([Shard(0)], "[n d/x]"), ([Partial()], "[n d/x]")]
+    xs: list[Any] = []
+    for i in range(3 * many.UNDER_WAY):
+        (start, _), dtype = ends[i % 4], dtypes[i % 5]
+        rows = (1 << 20) // dtype.itemsize // 1024 * 4 + 4 * (i % 3 + 1)
+        block = (torch.arange(rows * 1024).view(rows, 1024) * (i + 1) % 97).to(torch.float32 if i % 4 == 3 else dtype)
+        xs.append(DTensor.from_local(block, mesh, start) if i % 4 == 3 else distribute_tensor(block, mesh, start))
+    specs = [ends[i % 4][1] for i in range(len(xs))]
+    together = sl.reshard_many(xs, specs)
+    with Recorder() as recorder:
+        alone = [sl.reshard(x, spec) for x, spec in zip(xs, specs, strict=True)]
+    wrong = [i for i, (a, b) in enumerate(zip(alone, together, strict=True)) if not same(a.to_local(), b.to_local())]
+    return wrong, len([i for i in recorder.issued if i.count])
+
+
+def test_large_tensors_in_a_line_are_each_as_if_alone(world: World) -> None:
+    assert world.run(large_in_a_line) == [([], 12)] * 4
 
 
 def gradients_reduced() -> tuple[int, int, bool]:
