@@ -15,10 +15,12 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial
 
 import shardlang as sl
 from shardlang.lower import torch_private
 from shardlang.runtime import groups, watch
+from shardlang.runtime.embedding import embedding
 from shardlang.runtime.rows import on_mesh
 from tests import soak
 from tests.world import Lost, Raised, World, torch_mesh
@@ -125,25 +127,33 @@ WATCHED = {
     "a loss": "the largest logit of each prediction, in a cross entropy",
     "rows": "rows on their way over `tp`",
     "a function": "`[8 8]{+tp} => [8 8]`",
+    "a count": "the count of a mean",
+    "indices": "the indices of an embedding",
 }
 """What ranks do together outside of a reshard, and how a diagnostic names it."""
 
 
 def lonely() -> Any:
-    """Five pairs of ranks, each about another thing, and of each the second one dies in its third round."""
+    """Pairs of ranks, each about another thing, and of each the second one dies in its third round."""
     os.environ["SHARDLANG_TIMEOUT"] = "20"
-    mesh = DeviceMesh("cpu", torch.arange(10).view(5, 2), mesh_dim_names=("pair", "tp"))["tp"]
+    pairs = torch.arange(2 * len(WATCHED)).view(-1, 2)
+    mesh = DeviceMesh("cpu", pairs, mesh_dim_names=("pair", "tp"))["tp"]
     how = list(WATCHED)[dist.get_rank() // 2]
     x = sl.distribute(torch.ones(8, 8), "[n d/tp]", mesh)
     parameter = torch.nn.Parameter(x)
     parameter.grad = x
     product = sl.sharded("(x: [n d/tp], w: [d/tp k]) -> [n k]", mesh)(lambda x, w: x @ w)
+    count = DTensor.from_local(torch.ones(()), mesh, [Partial()])
+    table = sl.distribute(torch.ones(8, 4), "[n/tp d]", mesh)
+    indices = sl.distribute(torch.ones(8, dtype=torch.int64), "[n/tp]", mesh)
     do: dict[str, Any] = {
         "a norm": lambda: sl.clip_grad_norm_([parameter], 1.0),
         "a mean": lambda: sl.global_mean(torch.ones(()), 4, mesh),
         "a loss": lambda: sl.cross_entropy(x, torch.zeros(8, dtype=torch.int64)),
         "rows": lambda: sl.send_rows(torch.ones(4, 3), torch.arange(4), here=2, over="tp"),
         "a function": lambda: product(x, sl.distribute(torch.ones(8, 8), "[d/tp k]", mesh)),
+        "a count": lambda: sl.global_mean(sl.distribute(torch.ones(()), "[]", mesh), count),
+        "indices": lambda: embedding(indices, table),
     }
     start = time.monotonic()
     try:
@@ -159,7 +169,7 @@ def lonely() -> Any:
 
 
 def test_a_rank_that_dies_is_named_in_whatever_ranks_do_together() -> None:
-    with World(10) as world:
+    with World(2 * len(WATCHED)) as world:
         answers = world.run(lonely, timeout=120, expect_death=True)
     for i, what in enumerate(WATCHED.values()):
         assert isinstance(answers[2 * i + 1], Lost)
