@@ -5,6 +5,7 @@ Which route is meant is settled while the graph is made, from placements and sha
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from torch.distributed.tensor import DTensor, Placement
 
 from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.lower import torch_private
-from shardlang.lower.placements import layout_of, mesh_of, placements_of, ranks_of
+from shardlang.lower.placements import changes, layout_of, mesh_of, placements_of, ranks_of
+from shardlang.runtime.packing import move_many
 from shardlang.runtime.reduce import scaled
 from shardlang.runtime.route import Route
 from shardlang.runtime.specs import Spec, layout_for
@@ -26,10 +28,20 @@ _back_of: dict[int, int] = {}
 
 def reshard_compiled(x: DTensor, spec: Spec, mesh: DeviceMesh | None) -> DTensor:
     """What ``reshard`` of a DTensor is in a compiled graph. Raises SL0706 where no placements say the layout."""
+    number, end = settled(x, spec, mesh)
+    return as_dtensor(torch.ops.shardlang.travel(x.to_local(), number), x, *end)
+
+
+def settled(x: DTensor, spec: Spec, mesh: DeviceMesh | None) -> tuple[int, tuple[DeviceMesh, tuple[Placement, ...]]]:
+    """The number of the route of a DTensor to ``spec``, and on which mesh and under which placements it ends."""
     there = x.device_mesh if mesh is None else mesh
     number, placements = _settled(spec, x.device_mesh, there, x.placements, x.shape, x.dtype)
-    block = torch.ops.shardlang.travel(x.to_local(), number)
-    return DTensor.from_local(block, there, placements, run_check=False, shape=x.shape, stride=_strides(x.shape))
+    return number, (there, placements)
+
+
+def as_dtensor(block: torch.Tensor, x: DTensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
+    """A block that has travelled, as the DTensor of the shape of ``x`` that it is of."""
+    return DTensor.from_local(block, mesh, placements, run_check=False, shape=x.shape, stride=_strides(x.shape))
 
 
 def travel_compiled(block: torch.Tensor, number: int) -> torch.Tensor:
@@ -49,7 +61,7 @@ def _settled(
 ) -> tuple[int, tuple[Placement, ...]]:
     """The number of the route and the placements that the result has."""
     meshes = torch_private.real_mesh(here), torch_private.real_mesh(there)
-    key = (spec, meshes, placements, shape, dtype)
+    key = (spec, meshes, placements, shape, dtype, changes())
     source = layout_of(mesh_of(meshes[0]), tuple(placements), tuple(shape))
     target = layout_for(spec, tuple(shape), mesh_of(meshes[1]), dtype)
     found = placements_of(target)
@@ -83,11 +95,38 @@ def _travel(block: torch.Tensor, number: int) -> torch.Tensor:
     return route.wrap(route.plan().run(block, alias=False), False)
 
 
-@_travel.register_fake
-def _(block: torch.Tensor, number: int) -> torch.Tensor:
+def _like(block: torch.Tensor, number: int) -> torch.Tensor:
+    """Without a value, what comes of a block."""
     target = _numbered[number].target
     rank = _numbered[number].plan().team.logical(dist.get_rank())
     return block.new_empty(target.local_shape(rank) if rank in target.mesh.ranks else (0,))
+
+
+_travel.register_fake(_like)
+
+
+@torch.library.custom_op("shardlang::travel_many", mutates_args=())
+def _travel_many(blocks: list[torch.Tensor], numbers: list[int], wanted: list[bool]) -> list[torch.Tensor]:
+    """``wanted``: of which blocks a gradient is."""
+    moved = move_many([_numbered[n] for n in numbers], blocks)
+    # An operator's results share no storage with its inputs or each other, as those that were packed do.
+    given = {block.untyped_storage().data_ptr() for block in blocks}
+    stores = [m.untyped_storage() for m in moved]
+    alone = [s.nbytes() == m.nbytes and s.data_ptr() not in given for m, s in zip(moved, stores, strict=True)]
+    return [m if fine else m.clone() for m, fine in zip(moved, alone, strict=True)]
+
+
+@_travel_many.register_fake
+def _(blocks: list[torch.Tensor], numbers: list[int], wanted: list[bool]) -> list[torch.Tensor]:
+    return [_like(block, number) for block, number in zip(blocks, numbers, strict=True)]
+
+
+def _back(number: int, grad: torch.Tensor) -> tuple[int, Fraction]:
+    """The number of the route of a gradient, and what to multiply it by."""
+    route, factor = _numbered[number].back(grad)
+    if number not in _back_of:
+        _back_of[number] = _add(route)
+    return _back_of[number], factor
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -95,15 +134,28 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> Any:
-    number = ctx.number
-    route, factor = _numbered[number].back(grad)
-    if number not in _back_of:
-        _back_of[number] = _add(route)
-    grad = torch.ops.shardlang.travel(grad.contiguous(), _back_of[number])
+    number, factor = _back(ctx.number, grad)
+    grad = torch.ops.shardlang.travel(grad.contiguous(), number)
     return (grad if factor == 1 else scaled(grad, factor)), None
 
 
+def _setup_many(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _, ctx.numbers, ctx.wanted = inputs
+
+
+def _backward_many(ctx: Any, grads: list[torch.Tensor]) -> Any:
+    at = [i for i, wanted in enumerate(ctx.wanted) if wanted]
+    came = [grads[i].contiguous() for i in at]
+    ways = [_back(ctx.numbers[i], grad) for i, grad in zip(at, came, strict=True)]
+    moved = torch.ops.shardlang.travel_many(came, [number for number, _ in ways], [True] * len(at))
+    results: list[torch.Tensor | None] = [None] * len(grads)
+    for i, grad, (_, factor) in zip(at, moved, ways, strict=True):
+        results[i] = grad if factor == 1 else scaled(grad, factor)
+    return results, None, None
+
+
 _travel.register_autograd(_backward, setup_context=_setup)
+_travel_many.register_autograd(_backward_many, setup_context=_setup_many)
 
 
 def _strides(shape: torch.Size) -> tuple[int, ...]:

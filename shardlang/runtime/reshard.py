@@ -24,6 +24,7 @@ from shardlang.runtime.specs import Spec, global_shape, gradient_layout, layout_
 from shardlang.trace import capture
 
 _KEPT = 4096
+_NO_GRAPH = "`out=` does not enter autograd's graph: use torch.no_grad(), or leave it out"
 _routes: OrderedDict[Any, Route] = OrderedDict()
 
 
@@ -36,6 +37,16 @@ class Transfer:
     def wait(self) -> Any:
         with torch.no_grad():
             return dressed(self._route, self._route.wrap(self._running.wait(), False))
+
+
+class Arrived:
+    """A reshard in a graph of ``torch.compile``, where the compiler decides what runs while it is under way."""
+
+    def __init__(self, result: torch.Tensor) -> None:
+        self._result = result
+
+    def wait(self) -> torch.Tensor:
+        return self._result
 
 
 def reshard(
@@ -68,7 +79,7 @@ def reshard(
     if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
         return capture.mark(x, spec)
     if torch.compiler.is_compiling():
-        return _compiled(x, spec, mesh, source, shape)
+        return _compiled(x, spec, mesh, source, shape, out, async_op)
     if isinstance(x, DTensor) and not async_op and out is None and check is None:
         known = _routes.get((spec, torch_private.spec_of(x), mesh, alias, changes()))
         if known is not None and known.made == "dtensor":
@@ -80,7 +91,7 @@ def reshard(
             return Transfer(route, route.start(tensor, _local_out(out), check))
     if out is not None or check is not None:
         if out is not None and tensor.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError("`out=` does not enter autograd's graph: use torch.no_grad(), or leave it out")
+            raise RuntimeError(_NO_GRAPH)
         with torch.no_grad():
             result = route.wrap(route.start(tensor, _local_out(out), check).wait(), False)
         return out if out is not None else dressed(route, result)
@@ -89,17 +100,31 @@ def reshard(
 
 
 def _compiled(
-    x: Any, spec: Spec, mesh: DeviceMesh | None, source: Spec | None, shape: tuple[int, ...] | None
-) -> torch.Tensor:
-    """Inside a graph of torch.compile: one operator, and no break of the graph. Options are not looked at."""
-    if isinstance(x, DTensor):
-        return opaque.reshard_compiled(x, spec, mesh)
-    wanted = x.requires_grad and torch.is_grad_enabled()
-    return opaque.travel_compiled(x, _settled_block(spec, source, mesh, x.shape, x.dtype, shape, wanted))
+    x: Any,
+    spec: Spec,
+    mesh: DeviceMesh | None,
+    source: Spec | None,
+    shape: tuple[int, ...] | None,
+    out: Any,
+    async_op: bool,
+) -> Any:
+    """Inside a graph of torch.compile: one operator, and no break of the graph. Neither alias nor check counts there."""
+    graded = torch.is_grad_enabled() and x.requires_grad and not async_op
+    if graded and out is not None:
+        raise RuntimeError(_NO_GRAPH)
+    with torch.set_grad_enabled(graded):
+        if isinstance(x, DTensor):
+            result: torch.Tensor = opaque.reshard_compiled(x, spec, mesh)
+        else:
+            number = settled_block(spec, source, mesh, x.shape, x.dtype, shape, graded)
+            result = opaque.travel_compiled(x, number)
+        if out is not None:
+            result = out.copy_(result)
+    return Arrived(result) if async_op else result
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
-def _settled_block(
+def settled_block(
     spec: Spec,
     source: Spec | None,
     mesh: Any,
@@ -108,6 +133,7 @@ def _settled_block(
     shape: tuple[int, ...] | None,
     wanted: bool,
 ) -> int:
+    """The number of the route of a bare block of a shape and dtype, of which a gradient is ``wanted`` or not."""
     block = torch.empty(local, dtype=dtype, device="meta")
     route = route_of(block, spec, torch_private.real_mesh(mesh), source, shape, False)
     route.demand_said(wanted)

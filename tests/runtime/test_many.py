@@ -15,7 +15,7 @@ import shardlang as sl
 from shardlang.layout import Layout
 from shardlang.mesh import Axis, Mesh
 from shardlang.plan import bundle
-from shardlang.runtime import many, simulate
+from shardlang.runtime import packing, simulate
 from shardlang.runtime.record import Recorder
 from tests.runtime.test_laws import layout_at
 from tests.runtime.transitions import same, value_of
@@ -109,7 +109,7 @@ def large_in_a_line() -> tuple[list[int], int]:
     dtypes = [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64]
     ends = [([Shard(0)], "[n d/x]"), ([Shard(1)], "[n/x d]"), ([Shard(0)], "[n d/x]"), ([Partial()], "[n d/x]")]
     xs: list[Any] = []
-    for i in range(3 * many.UNDER_WAY):
+    for i in range(3 * packing.UNDER_WAY):
         (start, _), dtype = ends[i % 4], dtypes[i % 5]
         rows = (1 << 20) // dtype.itemsize // 1024 * 4 + 4 * (i % 3 + 1)
         block = (torch.arange(rows * 1024).view(rows, 1024) * (i + 1) % 97).to(torch.float32 if i % 4 == 3 else dtype)
