@@ -108,7 +108,7 @@ def _compiled(
     out: Any,
     async_op: bool,
 ) -> Any:
-    """Inside a graph of torch.compile: one operator, and no break of the graph. Neither alias nor check counts there."""
+    """Inside a graph of torch.compile: one operator, and no break of the graph. ``alias``, ``check`` do not count."""
     graded = torch.is_grad_enabled() and x.requires_grad and not async_op
     if graded and out is not None:
         raise RuntimeError(_NO_GRAPH)
