@@ -194,6 +194,15 @@ def device_differs(layout: str, found: str, due: str, rank: int) -> Diagnostic:
     )
 
 
+@message("SL0717", "an `out` that is not like the result")
+def out_differs(layout: str, found: str, due: str) -> Diagnostic:
+    return Diagnostic(
+        f"`out` is {found}, and the result in `{layout}` is {due}",
+        notes=("what is written into `out` is this rank's block, as it is: nothing is cast, stretched or moved",),
+        helps=("make it with `torch.empty_like` of a result, or leave `out` away",),
+    )
+
+
 @message("SL0720", "rows that are sent outside of local blocks")
 def rows_without_mesh(axis: str) -> Diagnostic:
     return Diagnostic(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.nn import functional as F
 
-from shardlang.runtime.together import placed
+from shardlang.runtime.reshard import placed
 
 
 def local_attention(query: Any, key: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Tensor | None:
@@ -68,7 +68,7 @@ def _alike(query: DTensor, key: DTensor, value: DTensor) -> tuple[DTensor, DTens
             left[dim] //= size
     # Contiguous, since that is what a gathered block is, here and in the backward pass, whatever DTensor says of it.
     laid: list[Any] = [x.contiguous() for x in each]
-    q, k, v = (placed(x, wanted, "the inputs of an attention") for x in laid)
+    q, k, v = (placed(x, wanted) for x in laid)
     return q, k, v
 
 
@@ -89,7 +89,7 @@ def _mask_block(mask: Tensor, query: DTensor) -> Tensor:
         alike = dim >= 0 and mask.shape[dim] > 1
         wanted.append(Shard(dim) if alike else Replicate())
         grads.append(Partial() if placement.is_shard() and not alike else wanted[-1])
-    return _laid_out(placed(mask, wanted, "the mask of an attention").to_local(grad_placements=grads))
+    return _laid_out(placed(mask, wanted).to_local(grad_placements=grads))
 
 
 def _laid_out(block: Tensor) -> Tensor:

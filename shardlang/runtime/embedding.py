@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from shardlang.layout import chunk
 from shardlang.lower import torch_private
-from shardlang.runtime.together import placed
+from shardlang.runtime.reshard import placed
 
 
 def splits_rows(weight: Tensor) -> bool:
@@ -37,7 +37,7 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
         indices = DTensor.from_local(indices, mesh, [Replicate()] * mesh.ndim, run_check=False)
     rows = row_axes(weight)
     wanted = [Replicate() if i in rows else p for i, p in enumerate(indices.placements)]
-    indices = placed(indices, wanted, "the indices of an embedding")
+    indices = placed(indices, wanted)
     looked_up: Tensor = _Lookup.apply(indices, weight, padding_idx, rows)  # type: ignore[no-untyped-call]  # torch's
     return looked_up
 
@@ -67,7 +67,7 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         position, mine = ctx.saved_tensors
         wanted = tuple(Replicate() if i in ctx.rows else p for i, p in enumerate(ctx.given))
-        block = torch_private.block_of(placed(grads[0], wanted, "the gradient of an embedding"))
+        block = torch_private.block_of(placed(grads[0], wanted))
         grad = block.new_zeros(ctx.table)
         if ctx.table[0]:
             kept = block.masked_fill(~mine.unsqueeze(-1), 0)

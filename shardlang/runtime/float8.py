@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from shardlang.diagnostics import ShardlangError, sl06_calls
 from shardlang.lower import torch_private
 from shardlang.lower.model import LoweredModel
-from shardlang.runtime.together import placed
+from shardlang.runtime.reshard import placed
 
 
 def install(lowered: LoweredModel, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -84,7 +84,7 @@ def _run_on_blocks(layer: nn.Module) -> None:
         placements: list[Placement] = [
             p if isinstance(p, Shard) and p.dim != last else Replicate() for p in x.placements
         ]
-        x = placed(x, placements, "the input of a float8 layer")
+        x = placed(x, placements)
         sums = [Replicate() if p.is_replicate() else Partial() for p in placements]
         held = {n: p.to_local(grad_placements=sums) for n, p in layer.named_parameters() if isinstance(p, DTensor)}
         block = torch.func.functional_call(twin, held, (x.to_local(grad_placements=placements),))

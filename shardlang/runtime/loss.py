@@ -15,8 +15,8 @@ from shardlang.diagnostics import ShardlangError, sl07_runtime
 from shardlang.layout import chunk
 from shardlang.lower import torch_private
 from shardlang.lower.placements import ranks_of
-from shardlang.runtime.reshard import layout_of, reshard
-from shardlang.runtime.together import all_reduced, placed, ranks_along
+from shardlang.runtime.reshard import layout_of, placed, reshard
+from shardlang.runtime.together import all_reduced, ranks_along
 
 
 def splits_classes(input: Tensor) -> bool:
@@ -107,7 +107,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
         grad = grads[0]
         wanted = tuple(_without(p, ctx.dim, p.is_shard(ctx.dim)) for p in placements)
         # Half-precision logits were taken up to float32: so is their gradient, until it is done.
-        each = placed(grad, wanted, "the gradient of a loss").to_local().to(probabilities.dtype)
+        each = placed(grad, wanted).to_local().to(probabilities.dtype)
         scale = torch.where(kept, each, 0.0).unsqueeze(ctx.dim)
         inner = probabilities * scale
         if inner.shape[ctx.dim]:
@@ -147,7 +147,7 @@ def _whole(x: Tensor, mesh: DeviceMesh) -> DTensor:
 
 def _placed(x: Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
     whole = x if isinstance(x, DTensor) else _whole(x, mesh)
-    return placed(whole, placements, "the target of a loss")
+    return placed(whole, placements)
 
 
 def _wrap(local: Tensor, mesh: DeviceMesh, placements: Any, shape: torch.Size) -> DTensor:
@@ -165,7 +165,7 @@ def global_mean(loss_sum: Tensor, count: int | Tensor, mesh: DeviceMesh | None =
     """
     if isinstance(loss_sum, DTensor):
         if isinstance(count, DTensor):
-            count = placed(count, [Replicate()] * count.device_mesh.ndim, "the count of a mean").to_local()
+            count = placed(count, [Replicate()] * count.device_mesh.ndim).to_local()
         return loss_sum / count
     total = torch.as_tensor(count, dtype=torch.float64, device=loss_sum.device).clone()
     ranks = tuple(range(dist.get_world_size())) if mesh is None else tuple(sorted(ranks_of(mesh)))
@@ -179,5 +179,5 @@ def whole_value(x: Tensor) -> Tensor:
     if isinstance(whole, DTensor):
         if any(torch_private.is_strided_shard(p) for p in whole.placements):
             return reshard(whole, "whole").to_local()  # type: ignore[no-any-return]  # reshard gives what it is given
-        whole = placed(whole, [Replicate()] * whole.device_mesh.ndim, "a whole value").to_local()
+        whole = whole.redistribute(placements=[Replicate()] * whole.device_mesh.ndim).to_local()
     return whole

@@ -29,13 +29,13 @@ def reshard_many(
     """Each tensor under its spec (or all under one): as ``reshard`` of each, in fewer collectives. Differentiable.
 
     The results share no storage with the tensors unless ``alias`` allows it, as for those that are in place already.
-    All ranks must call with the same tensors in the same order. In a graph of ``torch.compile`` it is one operator;
-    ``alias`` and ``check`` are not looked at there.
+    All ranks must call with the same tensors in the same order. In a graph of ``torch.compile`` it is one operator,
+    unless handles are among them; ``alias`` and ``check`` are not looked at there.
     """
     count = len(tensors)
     wanted = [specs] * count if isinstance(specs, str) or not isinstance(specs, Sequence) else list(specs)
     given = [sources] * count if isinstance(sources, str) or not isinstance(sources, Sequence) else list(sources)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not any(isinstance(x, ShardTensor) for x in tensors):
         return _compiled(tensors, wanted, mesh, given)
     routes = [
         route_of(x, spec, mesh, source, None, alias) for x, spec, source in zip(tensors, wanted, given, strict=True)

@@ -26,12 +26,6 @@ _number_of: dict[Any, int] = {}
 _back_of: dict[int, int] = {}
 
 
-def reshard_compiled(x: DTensor, spec: Spec, mesh: DeviceMesh | None) -> DTensor:
-    """What ``reshard`` of a DTensor is in a compiled graph. Raises SL0706 where no placements say the layout."""
-    number, end = settled(x, spec, mesh)
-    return as_dtensor(torch.ops.shardlang.travel(x.to_local(), number), x, *end)
-
-
 def settled(x: DTensor, spec: Spec, mesh: DeviceMesh | None) -> tuple[int, tuple[DeviceMesh, tuple[Placement, ...]]]:
     """The number of the route of a DTensor to ``spec``, and on which mesh and under which placements it ends."""
     there = x.device_mesh if mesh is None else mesh
@@ -141,15 +135,20 @@ def _backward(ctx: Any, grad: torch.Tensor) -> Any:
 
 def _setup_many(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     _, ctx.numbers, ctx.wanted = inputs
+    ctx.set_materialize_grads(False)
 
 
-def _backward_many(ctx: Any, grads: list[torch.Tensor]) -> Any:
-    at = [i for i, wanted in enumerate(ctx.wanted) if wanted]
-    came = [grads[i].contiguous() for i in at]
-    ways = [_back(ctx.numbers[i], grad) for i, grad in zip(at, came, strict=True)]
-    moved = torch.ops.shardlang.travel_many(came, [number for number, _ in ways], [True] * len(at))
+def _backward_many(ctx: Any, grads: list[torch.Tensor | None]) -> Any:
     results: list[torch.Tensor | None] = [None] * len(grads)
-    for i, grad, (_, factor) in zip(at, moved, ways, strict=True):
+    came = {
+        i: g.contiguous() for i, (g, due) in enumerate(zip(grads, ctx.wanted, strict=True)) if due and g is not None
+    }
+    if not came:
+        return results, None, None
+    ways = [_back(ctx.numbers[i], grad) for i, grad in came.items()]
+    numbers = [number for number, _ in ways]
+    moved = torch.ops.shardlang.travel_many(list(came.values()), numbers, [True] * len(came))
+    for i, grad, (_, factor) in zip(came, moved, ways, strict=True):
         results[i] = grad if factor == 1 else scaled(grad, factor)
     return results, None, None
 

@@ -187,7 +187,7 @@ def _one_by_one(
 
 
 class _Stages:
-    """Buffers of steps in a line, each free again when ``UNDER_WAY`` further ones have begun."""
+    """Buffers of steps in a line, each for every ``UNDER_WAY``-th of them: by then the one before is finished."""
 
     def __init__(self, wanted: Sequence[tuple[int, torch.Tensor]]) -> None:
         """``wanted``: for each step its elements, and a tensor of its device and dtype."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
 
 from shardlang.check.program import TensorSpec
 from shardlang.diagnostics import ShardlangError, sl07_runtime
@@ -73,12 +75,12 @@ def reshard(
     block) receives it. With ``async_op`` a ``Transfer`` is returned while the first transfer is under way; neither of
     the two enters autograd's graph. ``check``: whether ranks agree before the first use (see ``agreement``).
 
-    Raises ShardlangError: whatever is wrong in a spec; SL0701 to SL0703, SL0707, SL0709 to SL0711; SL04 where there is
-    no plan.
+    Raises ShardlangError: whatever is wrong in a spec; SL0701 to SL0703, SL0707, SL0709 to SL0711, SL0717; SL04
+    where there is no plan.
     """
     if capture.intercepts() and isinstance(x, torch.Tensor) and not isinstance(x, DTensor):
         return capture.mark(x, spec)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not isinstance(x, ShardTensor):
         return _compiled(x, spec, mesh, source, shape, out, async_op)
     if isinstance(x, DTensor) and not async_op and out is None and check is None:
         known = _routes.get((spec, torch_private.spec_of(x), mesh, alias, changes()))
@@ -88,12 +90,12 @@ def reshard(
     tensor = x.block if isinstance(x, ShardTensor) else x
     if async_op:
         with torch.no_grad():
-            return Transfer(route, route.start(tensor, _local_out(out), check))
+            return Transfer(route, route.start(tensor, _room(out, route), check))
     if out is not None or check is not None:
         if out is not None and tensor.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(_NO_GRAPH)
         with torch.no_grad():
-            result = route.wrap(route.start(tensor, _local_out(out), check).wait(), False)
+            result = route.wrap(route.start(tensor, _room(out, route), check).wait(), False)
         return out if out is not None else dressed(route, result)
     route.demand_said(tensor.requires_grad)
     return dressed(route, travel(tensor, route))
@@ -114,13 +116,28 @@ def _compiled(
         raise RuntimeError(_NO_GRAPH)
     with torch.set_grad_enabled(graded):
         if isinstance(x, DTensor):
-            result: torch.Tensor = opaque.reshard_compiled(x, spec, mesh)
+            number, end = opaque.settled(x, spec, mesh)
+            block = opaque.travel_compiled(x.to_local(), number)
+            result: torch.Tensor = opaque.as_dtensor(block, x, *end)
         else:
             number = settled_block(spec, source, mesh, x.shape, x.dtype, shape, graded)
-            result = opaque.travel_compiled(x, number)
+            result = block = opaque.travel_compiled(x, number)
         if out is not None:
-            result = out.copy_(result)
+            result = _filled(out, block, tuple(result.placements) if isinstance(result, DTensor) else None)
     return Arrived(result) if async_op else result
+
+
+def _filled(out: torch.Tensor, block: torch.Tensor, placements: tuple[Placement, ...] | None) -> torch.Tensor:
+    """``out`` with a block in it, in a compiled graph. ``placements``: the result's, where it has them."""
+    if not isinstance(out, DTensor):
+        if out.shape != block.shape or out.dtype != block.dtype:
+            raise ShardlangError(sl07_runtime.out_differs("the spec", _words(out), _words(block)))
+        return out.copy_(block)
+    mesh, theirs = out.device_mesh, tuple(out.placements)
+    room = out.to_local()
+    if room.shape != block.shape or out.dtype != block.dtype or placements not in (None, theirs):
+        raise ShardlangError(sl07_runtime.out_differs("the spec", _words(room, theirs), _words(block, placements)))
+    return out.copy_(DTensor.from_local(block, mesh, theirs, run_check=False, shape=out.shape, stride=out.stride()))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it untyped
@@ -145,13 +162,31 @@ def dressed(route: Route, result: torch.Tensor) -> Any:
     return ShardTensor(result, route.target, route.meshes[1]) if route.made == "handle" else result
 
 
-def _local_out(out: Any) -> torch.Tensor | None:
+def _room(out: Any, route: Route) -> torch.Tensor | None:
+    """The block of ``out``. Raises SL0717 where it is not like the result of a route."""
+    if out is None:
+        return None
+    target, rank = route.target, route.plan().team.logical(dist.get_rank())
+    block: torch.Tensor = out.block if isinstance(out, ShardTensor) else out
+    said: Any = None
+    alike = True
     if isinstance(out, DTensor):
-        return torch_private.block_of(out)
-    if isinstance(out, ShardTensor):
-        return out.block
-    block: torch.Tensor | None = out
+        block, said = torch_private.block_of(out), tuple(out.placements)
+        alike = layout_of(out) == target or (route.spec is not None and said == tuple(route.spec.placements))
+    elif isinstance(out, ShardTensor):
+        alike = out.layout == target
+    due = target.local_shape(rank) if rank in target.mesh.ranks else (0,)
+    if not alike or tuple(block.shape) != due or block.dtype != route.dtype:
+        wanted = block.new_empty(due, dtype=route.dtype, device="meta")
+        placements = None if route.spec is None else tuple(route.spec.placements)
+        raise ShardlangError(sl07_runtime.out_differs(str(target), _words(block, said), _words(wanted, placements)))
     return block
+
+
+def _words(block: torch.Tensor, placements: Any = None) -> str:
+    """What a block is, for messages."""
+    under = "" if placements is None else f" under {', '.join(map(str, placements))}"
+    return f"a block of {tuple(block.shape)} {str(block.dtype).removeprefix('torch.')}{under}"
 
 
 def route_of(
@@ -222,6 +257,15 @@ def _made(
 def _says_gradient(spec: Spec, mesh: Mesh) -> bool:
     checked = tensor_spec(spec, mesh) if isinstance(spec, str) else spec
     return isinstance(checked, TensorSpec) and checked.grad is not None
+
+
+def placed(x: DTensor, placements: Sequence[Placement]) -> DTensor:
+    """A DTensor under other placements of its mesh: what its own ``redistribute`` gives, by a plan of ours."""
+    wanted = tuple(placements)
+    if wanted == tuple(x.placements):
+        return x
+    moved: DTensor = reshard(x, layout_at(mesh_of(x.device_mesh), wanted, tuple(x.shape)))
+    return moved
 
 
 def layout_of(x: DTensor | ShardTensor) -> Layout:

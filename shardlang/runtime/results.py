@@ -16,7 +16,7 @@ from shardlang.lower import torch_private
 from shardlang.lower.placements import placements_of
 from shardlang.plan.plan import dual
 from shardlang.runtime.handle import ShardTensor
-from shardlang.runtime.together import placed
+from shardlang.runtime.reshard import placed
 
 KEPT = 256
 """How many programs (of other shapes or layouts) are kept of one function; the oldest goes first."""
@@ -113,7 +113,7 @@ class _Wrapped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: DTensor) -> Any:
         if grad.placements != ctx.back:
-            grad = placed(grad, ctx.back, "the gradient of a result")
+            grad = placed(grad, ctx.back)
         if torch.is_grad_enabled() and grad.requires_grad:
             spec = ctx.spec
             return ArgumentKind(spec.placements, spec.mesh, grad.shape, grad.dtype, ctx.back).block(grad), None, None

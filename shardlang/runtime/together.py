@@ -1,19 +1,17 @@
-"""What ranks do together outside any plan: sums of losses, norms, counts, and where a layer wants its inputs.
+"""Small numbers that ranks work out together, outside any plan: sums of losses, norms, counts.
 
-Sums go over the executor's own groups and count as turns of their ranks. So a rank that is missing here is named too,
+They go over the executor's own groups and count as turns of their ranks. So a rank that is missing here is named too,
 and those that wait for it are woken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement
 
 from shardlang.lower.placements import ranks_of
 from shardlang.runtime.faults import told_apart
@@ -36,20 +34,6 @@ def summed_over(mesh: DeviceMesh, x: Tensor, what: str) -> Tensor:
     return all_reduced(x, tuple(sorted(ranks_of(mesh))), what)
 
 
-def placed(x: DTensor, placements: Sequence[Placement], what: str) -> DTensor:
-    """``x`` under other placements, by torch's own redistribute, as a turn of the ranks that it goes between.
-
-    ``what``: for messages. Raises as ``all_reduced``.
-    """
-    placements = tuple(placements)
-    changed = [i for i, (p, q) in enumerate(zip(x.placements, placements, strict=True)) if p != q]
-    outside = x.device_mesh.get_coordinate() is None
-    if not changed or outside or torch.compiler.is_compiling():
-        return x.redistribute(placements=placements)
-    with told_apart(ranks_along(x.device_mesh, changed), what):
-        return x.redistribute(placements=placements)
-
-
 def ranks_along(mesh: DeviceMesh, axes: Iterable[int]) -> tuple[int, ...]:
     """Torch's ranks, ascending, that differ from this one on some axes (by their places) of a mesh and on no other."""
     coordinate = mesh.get_coordinate()
@@ -63,4 +47,4 @@ def ranks_along(mesh: DeviceMesh, axes: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(every[p] for p in found))
 
 
-__all__ = ["all_reduced", "placed", "ranks_along", "summed_over"]
+__all__ = ["all_reduced", "ranks_along", "summed_over"]

@@ -101,25 +101,60 @@ def test_many_reshards_are_one_operator_of_a_compiled_graph(world: World) -> Non
     assert world.run(compiled_many, timeout=180) == [(True,) * 6] * 4
 
 
-def options(x: Any, out: Any) -> Any:
+def options(x: Any, out: Any, local: Any, block: Any) -> Any:
     with torch.no_grad():
         sl.reshard(x * 2, "[n d]", out=out)
+        sl.reshard(x * 5, "[n/a d]", out=local)
+        sl.reshard(x.to_local() * 7, "[n d]", x.device_mesh, source="[n/a/b d]", out=block)
     return sl.reshard(x * 3, "[n/a d]", async_op=True).wait() + 1
 
 
 def compiled_with_options() -> tuple[bool, ...]:
     mesh = torch_mesh((2, 2), ("a", "b"))
     value = torch.arange(48.0).view(8, 6)
-    found = []
+    found: list[bool] = []
     for function in (options, torch.compile(options, fullgraph=True, backend="aot_eager")):
         x = distribute_tensor(value, mesh, [Shard(0), Shard(0)]).requires_grad_()
-        out = distribute_tensor(torch.zeros(8, 6), mesh, [Replicate(), Replicate()])
-        y = function(x, out)
-        found.append((torch.equal(out.to_local(), 2 * value), torch.equal(y.full_tensor(), 3 * value + 1)))
-        found.append((not y.requires_grad, not out.requires_grad))
-    return tuple(v for pair in found for v in pair)
+        whole = [Replicate(), Replicate()]
+        out, block = (
+            distribute_tensor(torch.zeros(8, 6), mesh, whole),
+            distribute_tensor(torch.zeros(8, 6), mesh, whole),
+        )
+        local = torch.zeros(4, 6)
+        y = function(x, out, local, block)
+        found += [torch.equal(out.to_local(), 2 * value), torch.equal(y.full_tensor(), 3 * value + 1)]
+        found += [
+            torch.equal(local, 5 * value.chunk(2)[dist.get_rank() // 2]),
+            torch.equal(block.to_local(), 7 * value),
+        ]
+        found += [not y.requires_grad, not out.requires_grad]
+    return tuple(found)
 
 
 def test_options_count_in_a_compiled_graph_too(world: World) -> None:
     """``out=`` and ``async_op`` were left out there without a word."""
-    assert world.run(compiled_with_options, timeout=120) == [(True,) * 8] * 4
+    assert world.run(compiled_with_options, timeout=120) == [(True,) * 12] * 4
+
+
+def only_one(x: Any, y: Any, handle: Any) -> Any:
+    moved = sl.reshard_many([x, y], "[n d]")
+    return moved[0] * 2, sl.reshard(handle, "[n d]")
+
+
+def compiled_beside_others() -> list[Any]:
+    """A result that is not used gives no gradient; a handle is resharded beside the graph."""
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    value = torch.arange(48.0).view(8, 6)
+    found = []
+    for function in (only_one, torch.compile(only_one, backend="aot_eager")):
+        torch._dynamo.reset()
+        x, y = (distribute_tensor(value, mesh, [Shard(0), Shard(0)]).requires_grad_() for _ in range(2))
+        z, w = function(x, y, sl.reshard(x.detach(), "[(2 k/a) d]"))
+        z.sum().backward()
+        found += [torch.equal(x.grad.full_tensor(), torch.full((8, 6), 2.0)), y.grad is None]
+        found += [torch.equal(w.to_local(), value)]
+    return found
+
+
+def test_what_is_not_used_or_a_handle_in_a_compiled_function(world: World) -> None:
+    assert world.run(compiled_beside_others, timeout=120) == [[True] * 6] * 4

@@ -127,8 +127,8 @@ WATCHED = {
     "a loss": "the largest logit of each prediction, in a cross entropy",
     "rows": "rows on their way over `tp`",
     "a function": "`[8 8]{+tp} => [8 8]`",
-    "a count": "the count of a mean",
-    "indices": "the indices of an embedding",
+    "a count": "`[]{+tp} => []`",
+    "indices": "`[8/tp] => [8]`",
 }
 """What ranks do together outside of a reshard, and how a diagnostic names it."""
 

@@ -256,3 +256,40 @@ def test_faults_have_codes(world: World) -> None:
         world.run(refusals)
         == [["SL0709", "SL0707", "SL0710", "SL0203", "SL0711", "SL0703", "SL0706", "SL0704", "SL0713", "SL0705"]] * 4
     )
+
+
+def unlike_outs() -> list[Any]:
+    mesh = torch_mesh((2, 2), ("a", "b"))
+    x = distribute_tensor(torch.arange(64.0).view(8, 8), mesh, [Shard(0), Shard(1)])
+    outs: list[Any] = [
+        torch.zeros(8, 8),
+        torch.zeros(1, 8),
+        torch.zeros(4, 8, dtype=torch.float64),
+        distribute_tensor(torch.zeros(8, 8), mesh, [Shard(0), Replicate()]),
+        sl.reshard(x, "[(2 k/b) d]"),
+    ]
+    found = []
+    for out in outs:
+        before = (out.block if isinstance(out, sl.ShardTensor) else out).clone()
+        try:
+            sl.reshard(x, "[n/b d]", out=out)
+        except sl.ShardlangError as error:
+            after = out.block if isinstance(out, sl.ShardTensor) else out
+            found.append((error.codes, error.diagnostics[0].message, torch.equal(before, after)))
+    fits = torch.zeros(4, 8)
+    sl.reshard(x, "[n/b d]", out=fits)
+    return [*found, torch.equal(fits, torch.arange(64.0).view(8, 8).chunk(2)[dist.get_rank() % 2])]
+
+
+def test_an_out_that_is_not_like_the_result_is_refused_and_left_alone(world: World) -> None:
+    """Its values were cast, stretched, or taken for those of other placements."""
+    due = "and the result in `[8/b 8]` is a block of (4, 8) float32 under R, S(0)"
+    for *found, fits in world.run(unlike_outs):
+        assert fits
+        assert [(codes, left) for codes, _, left in found] == [(("SL0717",), True)] * 5
+        assert [text for _, text, _ in found[:4]] == [
+            f"`out` is a block of (8, 8) float32, {due}",
+            f"`out` is a block of (1, 8) float32, {due}",
+            f"`out` is a block of (4, 8) float64, {due}",
+            f"`out` is a block of (4, 8) float32 under S(0), R, {due}",
+        ]
