@@ -10,7 +10,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
 
 from shardlang.lower.placements import ranks_of
-from shardlang.runtime.reshard import placed
 from shardlang.runtime.together import summed_over
 
 
@@ -34,7 +33,7 @@ def grad_norm(parameters: Iterable[Tensor]) -> Tensor:
             device = device or grad.device
             continue
         if any(isinstance(p, Partial) for p in grad.placements):
-            grad = placed(grad, parameter.placements)  # type: ignore[attr-defined]  # a DTensor's own
+            grad = grad.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]  # a DTensor's own
         block = grad.to_local()
         device = device or block.device
         mine = spread.setdefault(grad.device_mesh, [])
