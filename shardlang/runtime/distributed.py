@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shardlang.diagnostics import Diagnostic, ShardlangError, sl07_runtime
+from shardlang.lower import torch_private
 from shardlang.plan.plan import Plan
 from shardlang.plan.steps import FREE
 from shardlang.runtime import agreement, faults, groups, turns, watch
@@ -166,7 +167,7 @@ class ReadyPlan:
         """The result in ``out``, or at least contiguous and, unless ``alias``, in storage of its own."""
         if out is not None:
             return out if result is out else out.copy_(result)
-        if self._same and not alias and result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
+        if self._same and not alias and torch_private.storage_key(result) == torch_private.storage_key(block):
             return result.clone(memory_format=torch.contiguous_format)
         if self._sliced and not alias and result.untyped_storage().nbytes() != result.nbytes:
             return result.clone(memory_format=torch.contiguous_format)

@@ -104,9 +104,8 @@ def _travel_many(blocks: list[torch.Tensor], numbers: list[int], wanted: list[bo
     """``wanted``: of which blocks a gradient is."""
     moved = move_many([_numbered[n] for n in numbers], blocks)
     # An operator's results share no storage with its inputs or each other, as those that were packed do.
-    given = {block.untyped_storage().data_ptr() for block in blocks}
-    stores = [m.untyped_storage() for m in moved]
-    alone = [s.nbytes() == m.nbytes and s.data_ptr() not in given for m, s in zip(moved, stores, strict=True)]
+    given = {torch_private.storage_key(block) for block in blocks}
+    alone = [m.untyped_storage().nbytes() == m.nbytes and torch_private.storage_key(m) not in given for m in moved]
     return [m if fine else m.clone() for m, fine in zip(moved, alone, strict=True)]
 
 
