@@ -16,6 +16,7 @@ MESHES = {"dp:2 * tp:2": 4, "dp:4 * tp:1": 4, "dp:1 * tp:4": 4, "dp:1 * tp:2": 2
 def test_the_demo_learns_in_its_first_step(tmp_path: Path) -> None:
     code, out, err = run(str(DEMO), "--steps", "2", "--fall", "0.1", "--format", "json", out=tmp_path)
     assert code == 0, err
+    assert "Warning" not in err
     result = json.loads(out)
     assert result["loss_fall"] >= 0.1
     assert result["collectives_planned"] == result["collectives_run"]
