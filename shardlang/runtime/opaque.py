@@ -35,7 +35,8 @@ def settled(x: DTensor, spec: Spec, mesh: DeviceMesh | None) -> tuple[int, tuple
 
 def as_dtensor(block: torch.Tensor, x: DTensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
     """A block that has travelled, as the DTensor of the shape of ``x`` that it is of."""
-    return DTensor.from_local(block, mesh, placements, run_check=False, shape=x.shape, stride=_strides(x.shape))
+    stride = torch_private.contiguous_stride(x.shape)
+    return DTensor.from_local(block, mesh, placements, run_check=False, shape=x.shape, stride=stride)
 
 
 def travel_compiled(block: torch.Tensor, number: int) -> torch.Tensor:
@@ -154,11 +155,3 @@ def _backward_many(ctx: Any, grads: list[torch.Tensor | None]) -> Any:
 
 _travel.register_autograd(_backward, setup_context=_setup)
 _travel_many.register_autograd(_backward_many, setup_context=_setup_many)
-
-
-def _strides(shape: torch.Size) -> tuple[int, ...]:
-    strides, inner = [], 1
-    for size in reversed(shape):
-        strides.append(inner)
-        inner *= max(size, 1)
-    return tuple(reversed(strides))

@@ -123,20 +123,22 @@ def _compiled(
             number = settled_block(spec, source, mesh, x.shape, x.dtype, shape, graded)
             result = block = opaque.travel_compiled(x, number)
         if out is not None:
-            result = _filled(out, block, tuple(result.placements) if isinstance(result, DTensor) else None)
+            result = _filled(out, block, spec, tuple(result.placements) if isinstance(result, DTensor) else None)
     return Arrived(result) if async_op else result
 
 
-def _filled(out: torch.Tensor, block: torch.Tensor, placements: tuple[Placement, ...] | None) -> torch.Tensor:
+def _filled(
+    out: torch.Tensor, block: torch.Tensor, spec: Spec, placements: tuple[Placement, ...] | None
+) -> torch.Tensor:
     """``out`` with a block in it, in a compiled graph. ``placements``: the result's, where it has them."""
     if not isinstance(out, DTensor):
         if out.shape != block.shape or out.dtype != block.dtype:
-            raise ShardlangError(sl07_runtime.out_differs("the spec", _words(out), _words(block)))
+            raise ShardlangError(sl07_runtime.out_differs(str_of(spec), _words(out), _words(block)))
         return out.copy_(block)
     mesh, theirs = out.device_mesh, tuple(out.placements)
     room = out.to_local()
     if room.shape != block.shape or out.dtype != block.dtype or placements not in (None, theirs):
-        raise ShardlangError(sl07_runtime.out_differs("the spec", _words(room, theirs), _words(block, placements)))
+        raise ShardlangError(sl07_runtime.out_differs(str_of(spec), _words(room, theirs), _words(block, placements)))
     return out.copy_(DTensor.from_local(block, mesh, theirs, run_check=False, shape=out.shape, stride=out.stride()))
 
 
@@ -172,7 +174,8 @@ def _room(out: Any, route: Route) -> torch.Tensor | None:
     alike = True
     if isinstance(out, DTensor):
         block, said = torch_private.block_of(out), tuple(out.placements)
-        alike = layout_of(out) == target or (route.spec is not None and said == tuple(route.spec.placements))
+        same = tuple(out.shape) == target.shape and route.spec is not None and said == tuple(route.spec.placements)
+        alike = same or layout_of(out) == target
     elif isinstance(out, ShardTensor):
         alike = out.layout == target
     due = target.local_shape(rank) if rank in target.mesh.ranks else (0,)
